@@ -1,0 +1,34 @@
+# `make demo` and `make test` do all the set-up: an environment in .venv, the pinned dependencies, the package.
+PYTHON ?= python3
+BIN := .venv/bin
+# An environment made by hand or by another clone is left alone; the stamp says what ours was made from.
+STAMP := .venv/installed
+
+.PHONY: demo test slow check bench clean
+
+demo: $(STAMP)
+	$(BIN)/mtn compare demo --methods mtn,ssil,knn --out runs/demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/bench.py
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("mtn needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv || { echo 'no venv module: apt-get install python3-venv'; exit 1; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf .venv build dist src/*.egg-info runs .pytest_cache .mypy_cache .ruff_cache

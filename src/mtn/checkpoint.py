@@ -1,0 +1,109 @@
+"""State on disk, safe formats only: a file is written beside its place, synced, then renamed over it."""
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from mtn.errors import InputError
+
+
+def write(path: Path, fill: Callable[[Path], object]) -> None:
+    """Let `fill` make a file, and put it at `path` whole or not at all."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        fill(temporary)
+        _sync(temporary)
+        temporary.replace(path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    write(path, lambda temporary: temporary.write_text(text, "utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Tensors and JSON facts in one file, so that they can never be of different moments."""
+    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    metadata = {"facts": json.dumps(facts), "checksum": str(_checksum(whole))}
+    write(path, lambda temporary: save_file(whole, temporary, metadata))
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save` wrote; an error that names the file if a single bit of it is off."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            metadata = file.metadata() or {}
+        facts = json.loads(metadata["facts"])
+        checksum = int(metadata["checksum"])
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise InputError(f"{path} is damaged or not a state of mtn: {error}") from None
+    if checksum != _checksum(tensors):
+        raise InputError(f"{path} is damaged: its checksum does not match")
+    return tensors, facts
+
+
+def restore(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Put saved tensors into `module`, whatever size its growing parts had when they were saved."""
+    own = module.state_dict()
+    if own.keys() != tensors.keys():
+        raise InputError(f"saved state has other tensors than {type(module).__name__}: {sorted(own.keys() ^ tensors)}")
+    for name, tensor in tensors.items():
+        owner_name, _, leaf = name.rpartition(".")
+        owner = module.get_submodule(owner_name)
+        tensor = tensor.to(own[name].device)
+        if leaf in owner._parameters:
+            trains = getattr(owner, leaf).requires_grad
+            setattr(owner, leaf, nn.Parameter(tensor, requires_grad=trains))
+        else:
+            setattr(owner, leaf, tensor)
+
+
+def take(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors below `prefix`, by their own names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def put(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    total = 0
+    for name in sorted(tensors):
+        total = zlib.crc32(name.encode(), total)
+        if tensors[name].numel():
+            total = zlib.crc32(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data, total)
+    return total
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,160 @@
+"""The commands. Each reads its arguments, calls the engine and prints; nothing is decided here."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from mtn import compare as comparison
+from mtn import config, datasets, learn, report
+from mtn.errors import InputError
+from mtn.version import __version__
+
+app = typer.Typer(
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=sys.modules["mtn"].__doc__
+)
+console = Console()
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+Recipe = Annotated[str, typer.Argument(help="A shipped name (see `mtn recipes`) or a .toml file.")]
+Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Result folder; an unfinished one is resumed.")]
+
+
+@app.command()
+def run(recipe: Recipe, set_: Set = [], out: Out = None) -> None:  # noqa: B006 (typer copies it)
+    """Run one method through a stream of tasks."""
+    chosen = config.recipe(recipe, set_)
+    folder = out or Path("runs") / f"{_stem(recipe)}-{_stem(chosen.method.name)}-seed{chosen.seed}-{chosen.digest()}"
+    with resumable(folder), bar() as say:
+        result = learn.run(chosen, folder, say)
+    report.write([result], folder, "result")
+    console.print(report.rich_tasks(result), report.rich_table([result]))
+    console.print(f"{folder}/: result.json, result.md, curve.png, curve.svg", highlight=False)
+
+
+@app.command()
+def compare(
+    recipe: Recipe,
+    methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = "mtn,ssil,knn",
+    seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0",
+    set_: Set = [],  # noqa: B006
+    out: Out = None,
+) -> None:
+    """Run several methods with several seeds and put them side by side."""
+    chosen = config.recipe(recipe, set_)
+    names, numbers = _list(methods, "--methods"), [_seed(seed) for seed in _list(seeds, "--seeds")]
+    digest = chosen.replace(seed=0, method={"name": "any"}).digest()
+    folder = out or Path("runs") / f"{_stem(recipe)}-compare-{digest}"
+    with resumable(folder), bar() as say:
+        results = comparison.compare(chosen, names, numbers, folder, say, _print_line)
+    report.write(results, folder, "results")
+    console.print(report.rich_table(results))
+    console.print(f"{folder}/: results.json, results.md, curve.png, curve.svg", highlight=False)
+
+
+@app.command()
+def recipes() -> None:
+    """List the recipes that come with the package, and the keys they are made of."""
+    for name in config.recipe_names():
+        console.print(f"[bold]{name}[/]  {config.recipe_header(name).splitlines()[0]}", highlight=False, soft_wrap=True)
+    console.print("\nkeys: " + ", ".join(config.keys()), highlight=False)
+
+
+@app.command()
+def convert(
+    npz: Annotated[Path, typer.Argument(help="An .npz file of x_train, y_train, x_test, y_test.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of .npy files to make.")],
+) -> None:
+    """Turn an .npz into a folder of .npy files, which is read from disk as needed instead of loaded whole."""
+    datasets.arrays.unpack(npz, folder)
+    console.print(f"{folder}/: {', '.join(sorted(file.name for file in folder.iterdir()))}", highlight=False)
+
+
+@app.callback(invoke_without_command=True)
+def version(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        typer.echo(f"mtn {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """The entry point: threads are set here and nowhere else; bad input is one line and exit code 2."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    try:
+        app()
+    except InputError as error:
+        errors.print(f"error: {error}", markup=False)
+        sys.exit(2)
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print(f"interrupted; the same command goes on from what is in {folder}", markup=False)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def bar() -> Iterator[Any]:
+    """A progress line: what, how far, how long still."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        line = progress.add_task("", visible=False)
+        shown, drawn = "", 0.0
+
+        def say(what: str, done: int, of: int) -> None:
+            nonlocal shown, drawn
+            if what != shown:
+                progress.reset(line, description=what, total=of, completed=done, visible=True)
+            elif time.monotonic() - drawn > 0.05 or done == of:
+                progress.update(line, completed=done, total=of)
+            else:
+                return
+            shown, drawn = what, time.monotonic()
+
+        yield say
+
+
+def _print_line(result: dict[str, Any]) -> None:
+    seconds = sum(result["seconds"].values())
+    average, name = result["average_incremental_accuracy"], result["method"]
+    console.print(f"{name} seed {result['seed']}: average incremental accuracy {average:.1f} % ({seconds:.0f} s)",
+                  highlight=False)  # fmt: skip
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name.removesuffix(".toml").strip("./"))
+
+
+def _list(text: str, option: str) -> list[str]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise InputError(f"{option} needs at least one value")
+    if len(set(items)) < len(items):
+        raise InputError(f"{option} names a value twice: {text}")
+    return items
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise InputError(f"--seeds takes whole numbers from 0 on, got {text!r}")
+    return int(text)

@@ -1,0 +1,25 @@
+"""What the world gives us -> `Data`. A name of the table below, an .npz file, or a folder of .npy files."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mtn.datasets import arrays, glyphs
+from mtn.errors import InputError, closest
+from mtn.progress import Progress, silent
+from mtn.samples import Data
+
+DATASETS: dict[str, Callable[[Progress], Path]] = {
+    "glyphs-200": lambda say: glyphs.prepare(200, on_progress=say),
+    "glyphs-1k": lambda say: glyphs.prepare(1000, on_progress=say),
+}
+"""Name -> what prepares its folder of arrays on first use."""
+
+
+def load(data: str, say: Progress = silent) -> Data:
+    if data in DATASETS:
+        return arrays.load(DATASETS[data](say))
+    path = Path(data).expanduser()
+    if path.exists():
+        return arrays.load(path)
+    hint = "" if "/" in data or path.suffix else f", nor is it a data set: {closest(data, DATASETS)}"
+    raise InputError(f"stream.data: no file or folder {data!r}{hint}")

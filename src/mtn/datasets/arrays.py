@@ -1,0 +1,138 @@
+"""Vectors of one's own: an .npz file, or a folder of .npy files of the same names, which is memory-mapped.
+
+Arrays: x_train, y_train, x_test, y_test; optional x_val, y_val, and names (then y counts into names).
+"""
+
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mtn.errors import InputError
+from mtn.samples import CHUNK, Data, Samples
+
+REQUIRED = ("x_train", "y_train", "x_test", "y_test")
+OPTIONAL = ("x_val", "y_val", "names")
+
+
+def load(path: Path) -> Data:
+    arrays = _read_folder(path) if path.is_dir() else _read_npz(path)
+    missing = [name for name in REQUIRED if name not in arrays]
+    if missing:
+        raise InputError(f"{path} lacks {', '.join(missing)}; an .npz or a folder of .npy needs {', '.join(REQUIRED)}")
+    if ("x_val" in arrays) != ("y_val" in arrays):
+        raise InputError(f"{path} has one of x_val and y_val without the other")
+    splits = [split for split in ("train", "val", "test") if f"x_{split}" in arrays]
+    for split in splits:
+        _check(arrays[f"x_{split}"], arrays[f"y_{split}"], split, arrays["x_train"], path)
+    names, numbered = _classes(arrays, splits, path)
+    samples, first_id = {}, 0
+    for split in splits:
+        x = arrays[f"x_{split}"]
+        ids = torch.arange(first_id, first_id + len(x))
+        samples[split] = Samples(x, np.arange(len(x)), torch.from_numpy(numbered[split]), ids)
+        first_id += len(x)
+    return Data(samples["train"], samples.get("val"), samples["test"], names)
+
+
+def unpack(npz: Path, folder: Path) -> None:
+    """The arrays of an .npz as .npy files, streamed: neither memory nor NumPy is needed for their size."""
+    if folder.exists():
+        raise InputError(f"{folder} exists already")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    with _open_zip(npz) as archive:
+        temporary.mkdir(parents=True)
+        try:
+            for name in REQUIRED + OPTIONAL:
+                if f"{name}.npy" in archive.namelist():
+                    with archive.open(f"{name}.npy") as source, (temporary / f"{name}.npy").open("wb") as target:
+                        shutil.copyfileobj(source, target, 1 << 22)
+            temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _read_folder(path: Path) -> dict[str, np.ndarray]:
+    found = {}
+    for name in REQUIRED + OPTIONAL:
+        file = path / f"{name}.npy"
+        if file.is_file():
+            try:
+                found[name] = np.load(file, mmap_mode="r" if name.startswith("x_") else None, allow_pickle=False)
+            except (ValueError, OSError, EOFError) as error:
+                raise InputError(f"{file} cannot be read: {_why(error)}") from None
+    return found
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with _open_zip(path) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    half_of_ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    if size > half_of_ram:
+        raise InputError(
+            f"{path} holds {size / 1e9:.1f} GB, more than half of this machine's memory; "
+            f"make it a folder, which is memory-mapped: mtn convert {path} {path.with_suffix('')}"
+        )
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in REQUIRED + OPTIONAL if name in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read: {_why(error)}") from None
+
+
+def _open_zip(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise InputError(f"{path} is not an .npz file: {error}") from None
+
+
+def _why(error: Exception) -> str:
+    if "allow_pickle" in str(error):
+        return "it holds Python objects; save labels and names as plain arrays, e.g. np.asarray(labels, dtype=str)"
+    return str(error)
+
+
+def _check(x: np.ndarray, y: np.ndarray, split: str, train: np.ndarray, path: Path) -> None:
+    """Every rule for a split, named with the array that breaks it."""
+    if x.ndim != 2 or x.dtype.kind not in "fiu" or 0 in x.shape:
+        raise InputError(f"{path}: x_{split} must be a matrix of numbers, got shape {x.shape} of {x.dtype}")
+    if y.ndim != 1 or y.dtype.kind not in "iuUS":
+        raise InputError(f"{path}: y_{split} must be a list of integers or strings, got shape {y.shape} of {y.dtype}")
+    if len(x) != len(y):
+        raise InputError(f"{path}: x_{split} and y_{split} must be equally long, got {len(x)} and {len(y)}")
+    if x.shape[1] != train.shape[1]:
+        raise InputError(f"{path}: x_{split} must be as wide as x_train ({train.shape[1]}), got {x.shape[1]}")
+    for start in range(0, len(x), 16 * CHUNK):
+        bad = ~np.isfinite(x[start : start + 16 * CHUNK]).all(axis=1)
+        if bad.any():
+            raise InputError(f"{path}: x_{split} has a NaN or infinite value in row {start + int(bad.argmax())}")
+
+
+def _classes(
+    arrays: Mapping[str, np.ndarray], splits: list[str], path: Path
+) -> tuple[list[str], dict[str, np.ndarray]]:
+    """The names of the classes that have training samples, and each split's labels as places in that list."""
+    known = np.unique(arrays["y_train"])
+    numbered = {}
+    for split in splits:
+        y = arrays[f"y_{split}"]
+        place = np.searchsorted(known, y).clip(max=len(known) - 1)
+        strange = known[place] != y
+        if strange.any():
+            label = y[strange][0]
+            raise InputError(f"{path}: y_{split} has the label {label!s}, of which x_train has no sample")
+        numbered[split] = place.astype(np.int64)
+    if "names" not in arrays:
+        return [label.decode() if isinstance(label, bytes) else str(label) for label in known.tolist()], numbered
+    names = arrays["names"]
+    if known.dtype.kind not in "iu" or names.ndim != 1 or known.min() < 0 or known.max() >= len(names):
+        raise InputError(f"{path}: with names, labels must be integers from 0 to {len(names) - 1} (the last name)")
+    listed = [str(names[label]) for label in known]
+    if len(set(listed)) < len(listed):
+        raise InputError(f"{path}: names must differ from each other")
+    return listed, numbered

@@ -1,0 +1,302 @@
+"""The one loop: tasks -> memory -> lesson -> steps -> accuracies. The only backward() of the package is here."""
+
+import copy
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mtn import checkpoint, datasets, lesson, metrics
+from mtn.config import Config, Train
+from mtn.errors import InputError
+from mtn.memory import Memory
+from mtn.methods import Method, make
+from mtn.progress import Progress, silent
+from mtn.stream import Task, split
+from mtn.version import __version__
+
+SAVE_EVERY = 30.0
+"""Seconds of training between two saves within a task."""
+
+
+def run(config: Config, out: Path, say: Progress = silent, save_every: float = SAVE_EVERY) -> dict[str, Any]:
+    """Do the run that `config` describes in the folder `out`, or what is left of it; return its result.
+
+    Nothing is written before the configuration, the folder and the data have been found good.
+    """
+    finished = look(out, config)
+    if finished is not None:
+        return finished
+    tasks = split(datasets.load(config.stream.data, say), config.stream)
+    with torch.random.fork_rng(devices=[]):
+        learner = Learner(config, tasks, out / "state.safetensors", say, save_every)
+        make_folder(out)
+        checkpoint.write_json(out / "config.json", config.model_dump())
+        learner.learn()
+    result = learner.result()
+    checkpoint.write_json(out / "result.json", result)
+    return result
+
+
+def look(out: Path, config: Config) -> dict[str, Any] | None:
+    """The result in `out` if this run is finished there, None if it is not, an error if `out` belongs to another."""
+    wanted = config.model_dump()
+    if (out / "config.json").exists():
+        begun = checkpoint.read_json(out / "config.json")
+        if begun != wanted:
+            difference = _difference(_flat(begun), _flat(wanted))
+            raise InputError(f"{out} was begun with another configuration ({difference}); give another --out")
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} is not an empty folder and not a run of mtn; give another --out")
+    if not (out / "result.json").exists():
+        return None
+    result = checkpoint.read_json(out / "result.json")
+    if not isinstance(result, dict) or result.get("config") != wanted:
+        raise InputError(f"{out / 'result.json'} is damaged: it is not the result of the run in {out}")
+    return result
+
+
+def make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {out}: {error.strerror}") from None
+
+
+def minimise(
+    loss: Callable[[int], dict[str, Tensor]],
+    optimiser: torch.optim.Optimizer,
+    train: Train,
+    steps: int,
+    *,
+    first: int = 0,
+    task: int = 0,
+) -> Iterator[int]:
+    """Take the steps from `first` on; yields the number of steps done after each."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    for step in range(first, steps):
+        for group in optimiser.param_groups:
+            group["lr"] = train.lr * rate(train.schedule, step / steps, task)
+        total = torch.stack(list(loss(step).values())).sum()
+        if not total.isfinite():
+            raise InputError(f"training diverged at step {step} (loss {total.item()}): lower train.lr, now {train.lr}")
+        optimiser.zero_grad(set_to_none=True)
+        total.backward()
+        if train.clip:
+            nn.utils.clip_grad_norm_(parameters, train.clip)
+        optimiser.step()
+        yield step + 1
+
+
+def rate(schedule: str, progress: float, task: int) -> float:
+    """Share of the learning rate at `progress` (0 to 1) through a task."""
+    if schedule == "cosine":
+        return (1 + math.cos(math.pi * progress)) / 2
+    if schedule == "step":  # SS-IL's official one
+        return (1.0 if progress < 0.4 else 0.1 if progress < 0.8 else 0.01) / (task + 1)
+    return 1.0
+
+
+def make_optimiser(method: Method, train: Train) -> torch.optim.Optimizer:
+    """A fresh one for each task: parameters grow with the classes."""
+    parameters = [parameter for parameter in method.parameters() if parameter.requires_grad and parameter.numel()]
+    if train.optimizer == "sgd":
+        return torch.optim.SGD(parameters, train.lr, momentum=0.9, weight_decay=train.weight_decay)
+    return torch.optim.AdamW(parameters, train.lr, weight_decay=train.weight_decay)
+
+
+@dataclass
+class History:
+    """What a run has measured so far."""
+
+    correct: list[list[int]] = field(default_factory=list)  # after each task, of each class seen
+    seconds: dict[str, float] = field(default_factory=lambda: {"retrieval": 0.0, "training": 0.0, "evaluation": 0.0})
+    trained_samples: int = 0
+
+    @contextmanager
+    def clock(self, what: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[what] += time.perf_counter() - start
+
+
+class Learner:
+    """A method on its way through the tasks. Its state is whole on disk after each task and within long ones."""
+
+    def __init__(self, config: Config, tasks: list[Task], state: Path, say: Progress, save_every: float) -> None:
+        self.config, self.tasks, self.path, self.say, self.save_every = config, tasks, state, say, save_every
+        torch.manual_seed(config.seed)
+        dimension = tasks[0].train.dimension
+        self.method = make(dimension, config).to(find_device(config.device)).eval()
+        self.before: Method | None = None
+        self.memory = Memory(config.memory, dimension)
+        self.history = History()
+        self.task, self.step = 0, 0  # tasks done; steps done of the next one
+        self.optimiser_state: dict[str, Tensor] = {}
+        if state.exists():
+            self._load()
+
+    def learn(self) -> None:
+        """All tasks that are left."""
+        reset_peak_memory()
+        for task in self.tasks[self.task :]:
+            self.learn_task(task)
+            with self.history.clock("evaluation"):
+                self.history.correct.append(self.evaluate(task).tolist())
+            self.task, self.step, self.before = task.index + 1, 0, None
+            self._save({})
+
+    def learn_task(self, task: Task) -> None:
+        if not self.step:
+            self._begin(task)
+        if self.method.trains:
+            with self.history.clock("retrieval"):
+                seen = self.tasks[: task.index + 1]
+                plan = lesson.prepare(seen, self.method, self.before, self.memory, self.config, self._say(task))
+            self._train(task, plan)
+        self.method.end_task(task, self.memory)
+
+    def _begin(self, task: Task) -> None:
+        """The memory is filled before training and stays as it is within the task (docs/design.md, choice 5)."""
+        torch.manual_seed(lesson.generator(self.config.seed, task.index, "initialise").initial_seed())
+        self.memory.add(task.train, lesson.generator(self.config.seed, task.index, "memory"))
+        if self.method.distils and task.index:
+            self.before = copy.deepcopy(self.method).requires_grad_(False)
+        self.method.begin_task(task)
+
+    def _train(self, task: Task, plan: lesson.Lesson) -> None:
+        optimiser = make_optimiser(self.method, self.config.train)
+        _load_optimiser(optimiser, self.optimiser_state)
+        say, saved, mark = self._say(task), time.monotonic(), time.perf_counter()
+
+        def loss(step: int) -> dict[str, Tensor]:
+            return self.method.loss(plan.batch(step), task)
+
+        self.method.train()
+        for step in minimise(loss, optimiser, self.config.train, plan.steps, first=self.step, task=task.index):
+            self.history.seconds["training"] += time.perf_counter() - mark
+            self.history.trained_samples += plan.size
+            say("training", step, plan.steps)
+            if time.monotonic() - saved > self.save_every and step < plan.steps:
+                self.step = step
+                self._save(_optimiser_tensors(optimiser))
+                saved = time.monotonic()
+            mark = time.perf_counter()
+        self.method.eval()
+        self.optimiser_state = {}
+
+    def evaluate(self, task: Task) -> np.ndarray:
+        """Test samples answered rightly, of each class seen so far."""
+        correct = np.zeros(task.seen, dtype=np.int64)
+        say = self._say(task)
+        for seen in self.tasks[: task.index + 1]:
+            for rows, z in lesson.predictions(self.method, seen.test, self.memory, self.config.method.k):
+                y = seen.test.y[rows]
+                correct += np.bincount(y[z.argmax(1).cpu() == y], minlength=task.seen)
+            say("testing", seen.index + 1, task.index + 1)
+        return correct
+
+    def result(self) -> dict[str, Any]:
+        """What goes into result.json."""
+        correct = [np.array(row) for row in self.history.correct]
+        total = np.concatenate([np.bincount(task.test.y, minlength=task.seen)[task.old :] for task in self.tasks])
+        seconds, trained = self.history.seconds, self.history.trained_samples
+        return {
+            "method": self.config.method.name,
+            "data": self.config.stream.data,
+            "seed": self.config.seed,
+            **metrics.summarise(correct, total, [len(task.names) for task in self.tasks]),
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+            "train_samples_per_second": round(trained / seconds["training"], 1) if trained else None,
+            "peak_memory_mb": peak_memory_mb(),
+            "config": self.config.model_dump(),
+            "versions": versions(),
+        }
+
+    def _say(self, task: Task) -> Progress:
+        return lambda what, done, of: self.say(f"task {task.index + 1}/{len(self.tasks)}: {what}", done, of)
+
+    def _save(self, optimiser: dict[str, Tensor]) -> None:
+        parts = {"method": self.method.state_dict(), "memory": self.memory.state(), "optimiser": optimiser}
+        if self.before is not None:
+            parts["before"] = self.before.state_dict()
+        tensors = {f"{part}.{name}": tensor for part, found in parts.items() for name, tensor in found.items()}
+        tensors["rng"] = torch.get_rng_state()
+        checkpoint.save(self.path, tensors, {"task": self.task, "step": self.step, "history": vars(self.history)})
+
+    def _load(self) -> None:
+        tensors, facts = checkpoint.load(self.path)
+        checkpoint.restore(self.method, checkpoint.take(tensors, "method."))
+        self.memory.load_state(checkpoint.take(tensors, "memory."))
+        self.task, self.step, self.history = facts["task"], facts["step"], History(**facts["history"])
+        self.optimiser_state = checkpoint.take(tensors, "optimiser.")
+        before = checkpoint.take(tensors, "before.")
+        if before:
+            self.before = copy.deepcopy(self.method).requires_grad_(False)
+            checkpoint.restore(self.before, before)
+        torch.set_rng_state(tensors["rng"])
+
+
+def find_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not present[name]:
+        raise InputError(f"device = {name!r} is not there; present: {', '.join(d for d in present if present[d])}")
+    return torch.device(name)
+
+
+def versions() -> dict[str, str]:
+    python = platform.python_version()
+    return {"mtn": __version__, "torch": torch.__version__, "numpy": np.__version__, "python": python}
+
+
+def reset_peak_memory() -> None:
+    """Let the peak count from here, so that runs in one process do not share it (Linux only)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def peak_memory_mb() -> float | None:
+    """Largest resident size since the reset."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    return round(int(status.split("VmHWM:")[1].split()[0]) / 1024, 1)
+
+
+def _optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    state = optimiser.state_dict()["state"]
+    return {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
+
+
+def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    if not tensors:
+        return
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {prefix.removesuffix("."): values}
+    return {key: value for name in values for key, value in _flat(values[name], f"{prefix}{name}.").items()}
+
+
+def _difference(begun: dict[str, Any], wanted: dict[str, Any]) -> str:
+    changed = [key for key in begun | wanted if begun.get(key) != wanted.get(key)]
+    return "; ".join(f"{key} was {begun.get(key)!r}, is now {wanted.get(key)!r}" for key in changed[:3])

@@ -1,0 +1,129 @@
+"""A task -> batches. All that is fixed within a task is computed once: neighbours, and the old model's answers."""
+
+import functools
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mtn.config import Config
+from mtn.memory import Memory
+from mtn.methods import Batch, Method
+from mtn.neighbours import Neighbours, Retrieval, nearest
+from mtn.progress import Progress, silent
+from mtn.samples import Samples
+from mtn.stream import Task
+
+
+def generator(*key: object) -> torch.Generator:
+    """Random numbers of their own for each purpose: what one part draws never shifts another's."""
+    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Portion:
+    """Samples drawn `size` at a time, in passes without replacement. A step's draw depends on its number alone."""
+
+    samples: Samples
+    size: int
+    key: tuple[object, ...]
+    found: Retrieval | None = None
+    before: Tensor | None = None  # N,n logits of the model before the task
+
+    def rows(self, step: int) -> Tensor:
+        number, offset = divmod(step * self.size, len(self.samples))
+        rows = self._permutation(number)[offset : offset + self.size]
+        rest = self.size - len(rows)
+        return torch.cat([rows, self._permutation(number + 1)[:rest]]) if rest else rows
+
+    @functools.cached_property
+    def _permutations(self) -> dict[int, Tensor]:
+        return {}
+
+    def _permutation(self, number: int) -> Tensor:
+        if number not in self._permutations:
+            self._permutations.pop(number - 2, None)
+            self._permutations[number] = torch.randperm(len(self.samples), generator=generator(*self.key, number))
+        return self._permutations[number]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a task trains on: its new samples, and beside them exemplars of old classes."""
+
+    new: Portion
+    replay: Portion | None
+    share: Tensor  # C how often each class is drawn
+    steps: int
+
+    @property
+    def portions(self) -> list[Portion]:
+        return [self.new] if self.replay is None else [self.new, self.replay]
+
+    @property
+    def size(self) -> int:
+        """Samples of a step."""
+        return sum(portion.size for portion in self.portions)
+
+    def batch(self, step: int) -> Batch:
+        drawn = [(portion, portion.rows(step)) for portion in self.portions]
+        device = self.share.device
+        near = [portion.found[rows] for portion, rows in drawn if portion.found is not None]
+        before = [portion.before[rows] for portion, rows in drawn if portion.before is not None]
+        return Batch(
+            x=torch.cat([portion.samples.x(rows) for portion, rows in drawn]).to(device),
+            y=torch.cat([portion.samples.y[rows] for portion, rows in drawn]).to(device),
+            neighbours=Neighbours.join(near) if near else None,
+            before=torch.cat(before).to(device) if before else None,
+            share=self.share,
+        )
+
+
+def prepare(
+    tasks: list[Task], method: Method, before: Method | None, memory: Memory, config: Config, say: Progress = silent
+) -> Lesson:
+    """The lesson of the last of `tasks`.
+
+    The old model looks up only exemplars of classes it knows (docs/design.md, choice 6).
+    """
+    task, train, device = tasks[-1], config.train, method.seen.device
+    known = memory.below(task.old)
+
+    def portion(name: str, samples: Samples, size: int) -> Portion:
+        found = nearest(samples, memory, config.method.k, device, say) if method.uses_neighbours else None
+        answers = None
+        if before is not None:
+            answers = torch.empty(len(samples), task.old)
+            for rows, z in predictions(before, samples, known, config.method.k):
+                answers[rows] = z.cpu()
+                say("asking the model before", rows.stop, len(samples))
+        return Portion(samples, min(size, len(samples)), (config.seed, task.index, name), found, answers)
+
+    samples = Samples.join([t.train for t in tasks]) if method.sees_all else task.train
+    new = portion("new", samples, train.batch)
+    replays = method.replays and train.replay > 0 and len(known) > 0
+    replay = portion("replay", known.samples(), train.replay) if replays else None
+    steps = max(math.ceil(train.epochs * len(samples) / new.size), train.min_steps)
+    return Lesson(new, replay, _share(new, replay, task.seen).to(device), steps)
+
+
+@torch.no_grad()
+def predictions(method: Method, samples: Samples, memory: Memory, k: int) -> Iterator[tuple[slice, Tensor]]:
+    """Scores of every sample, chunk by chunk."""
+    device = method.seen.device
+    found = nearest(samples, memory, k, device) if method.uses_neighbours else None
+    for rows in samples.chunks():
+        yield rows, method.scores(samples.x(rows).to(device), None if found is None else found[rows])
+
+
+def _share(new: Portion, replay: Portion | None, classes: int) -> Tensor:
+    drawn = [
+        portion.size * torch.bincount(portion.samples.y, minlength=classes) / len(portion.samples)
+        for portion in (new, replay)
+        if portion is not None
+    ]
+    return torch.stack(drawn).sum(0) / sum(float(part.sum()) for part in drawn)

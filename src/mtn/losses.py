@@ -1,0 +1,43 @@
+"""Logits -> scalar: pure functions, one an equation. z: B,C logits over the seen classes; old: the first n of them."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(z, y)
+
+
+def separated_softmax(z: Tensor, y: Tensor, old: int) -> Tensor:
+    """Eq. 1: softmax among the new classes for new samples, among the old ones for replayed samples; mean over all.
+
+    A single new class would make the first softmax constant, its gradient zero: its samples then take the softmax over
+    all seen classes (docs/design.md, choice 23).
+    """
+    if old == 0:
+        return cross_entropy(z, y)
+    new = y >= old
+    start = old if z.shape[1] - old > 1 else 0
+    total = F.cross_entropy(z[new, start:], y[new] - start, reduction="sum")
+    return (total + F.cross_entropy(z[~new, :old], y[~new], reduction="sum")) / len(y)
+
+
+def taskwise_distillation(z: Tensor, before: Tensor, spans: Sequence[slice], temperature: float) -> Tensor:
+    """Eq. 2: sum over earlier tasks of T^2 KL(p_before || p), each softmax inside that task's classes; mean over B."""
+    total = z.new_zeros(())
+    for span in spans:
+        now = F.log_softmax(z[:, span] / temperature, dim=1)
+        then = F.log_softmax(before[:, span] / temperature, dim=1)
+        total = total + F.kl_div(now, then, log_target=True, reduction="sum")
+    return temperature**2 * total / len(z)
+
+
+def balanced_cross_entropy(z: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    """Cross-entropy over all seen classes, corrected for how often each is drawn: softmax(z + log share).
+
+    What remains in z is free of the drawing frequencies (Menon et al. 2021, logit adjustment; Ren et al. 2020).
+    """
+    return F.cross_entropy(z + share.clamp(min=torch.finfo(share.dtype).tiny).log(), y)

@@ -1,0 +1,133 @@
+"""Tasks -> exemplars: a bounded memory, exactly as full as its budget allows.
+
+Every policy is one number a sample: its priority. Ring: when it came (the latest stay). Herding: minus its place in
+the herded order. Reservoir: a random key (the largest M keys of a stream are a uniform sample of it).
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtn.config import Budget
+from mtn.samples import Samples
+
+
+class Memory:
+    """Exemplars as unit vectors with class and id. Rows stand by class, best first."""
+
+    def __init__(self, budget: Budget, dimension: int) -> None:
+        self.budget = budget
+        self.x = torch.zeros(0, dimension)
+        self.y = torch.zeros(0, dtype=torch.long)
+        self.id = torch.zeros(0, dtype=torch.long)
+        self.priority = torch.zeros(0, dtype=torch.float64)
+        self.arrived = 0
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def add(self, samples: Samples, generator: torch.Generator) -> None:
+        """Take in what deserves a place among `samples`, which arrive in random order; others shrink to make room."""
+        samples = samples.select(torch.randperm(len(samples), generator=generator))
+        y = torch.cat([self.y, samples.y])
+        quota = self._quota(torch.bincount(y))
+        priority = torch.cat([self.priority, self._prioritise(samples, quota, generator)])
+        self.arrived += len(samples)
+        kept = self._best(y, priority, quota)
+        old, new = kept[kept < len(self)], kept[kept >= len(self)] - len(self)
+        chosen = samples.select(new)
+        self._set(
+            torch.cat([self.x[old], chosen.x()]),
+            torch.cat([self.y[old], chosen.y]),
+            torch.cat([self.id[old], chosen.id]),
+            torch.cat([priority[old], priority[kept[kept >= len(self)]]]),
+        )
+
+    def below(self, classes: int) -> "Memory":
+        """The part of the memory that holds the first `classes` classes: all that the model before the task knows."""
+        part = Memory(self.budget, self.x.shape[1])
+        known = self.y < classes
+        part._set(self.x[known], self.y[known], self.id[known], self.priority[known])
+        return part
+
+    def samples(self) -> Samples:
+        """The exemplars, to be replayed."""
+        return Samples(self.x.numpy(), np.arange(len(self)), self.y, self.id)
+
+    def state(self) -> dict[str, Tensor]:
+        arrived = torch.tensor(self.arrived)
+        return {"x": self.x, "y": self.y, "id": self.id, "priority": self.priority, "arrived": arrived}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self._set(state["x"], state["y"], state["id"], state["priority"])
+        self.arrived = int(state["arrived"])
+
+    def _set(self, x: Tensor, y: Tensor, ids: Tensor, priority: Tensor) -> None:
+        order = _by_class(y, priority)
+        self.x, self.y, self.id, self.priority = x[order], y[order], ids[order], priority[order]
+
+    def _quota(self, available: Tensor) -> Tensor:
+        if self.budget.per_class is not None:
+            return available.clamp(max=self.budget.per_class)
+        assert self.budget.total is not None  # the configuration allows exactly one of the two
+        return quotas(available, self.budget.total)
+
+    def _best(self, y: Tensor, priority: Tensor, quota: Tensor) -> Tensor:
+        """Rows that stay: of each class its quota, or with a reservoir of M the M largest keys of all."""
+        if self.budget.select == "reservoir" and self.budget.total is not None:
+            return torch.argsort(priority, descending=True, stable=True)[: self.budget.total].sort().values
+        order = _by_class(y, priority)
+        counts = torch.bincount(y, minlength=len(quota))
+        place = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[order]]
+        return order[place < quota[y[order]]].sort().values
+
+    def _prioritise(self, samples: Samples, quota: Tensor, generator: torch.Generator) -> Tensor:
+        if self.budget.select == "reservoir":
+            return torch.rand(len(samples), generator=generator, dtype=torch.float64)
+        if self.budget.select == "ring":
+            return self.arrived + torch.arange(len(samples), dtype=torch.float64)
+        priority = torch.full((len(samples),), -torch.inf, dtype=torch.float64)
+        for label in samples.y.unique():
+            rows = (samples.y == label).nonzero().squeeze(1)
+            chosen = rows[herd(samples.x(rows), int(quota[label]))]
+            priority[chosen] = -torch.arange(len(chosen), dtype=torch.float64)
+        return priority
+
+
+def quotas(available: Tensor, total: int) -> Tensor:
+    """Slots of each class: equal, but none above what is available; what small classes leave goes to the others.
+
+    The sum is `total` whenever that many samples exist; the remainder goes to the classes that came first.
+    """
+    if int(available.sum()) <= total:
+        return available.clone()
+    low, high = 0, total  # the largest level with sum(min(available, level)) <= total
+    while low < high:
+        level = (low + high + 1) // 2
+        low, high = (level, high) if int(available.clamp(max=level).sum()) <= total else (low, level - 1)
+    quota = available.clamp(max=low)
+    quota[(available > low).nonzero().squeeze(1)[: total - int(quota.sum())]] += 1
+    return quota
+
+
+def herd(x: Tensor, count: int) -> Tensor:
+    """Herding (iCaRL, Alg. 4): each pick brings the mean of the picks closest to the mean of all.
+
+    argmin ||mu - (S + x)/j|| = argmax 2<j mu - S, x> - ||x||^2, with S the sum of earlier picks.
+    """
+    mean, squared = x.mean(0), (x * x).sum(1)
+    total = torch.zeros_like(mean)
+    picks = torch.empty(min(count, len(x)), dtype=torch.long)
+    free = torch.ones(len(x), dtype=torch.bool)
+    for j in range(len(picks)):
+        gain = 2 * x @ ((j + 1) * mean - total) - squared
+        picks[j] = gain.masked_fill(~free, -torch.inf).argmax()
+        free[picks[j]] = False
+        total += x[picks[j]]
+    return picks
+
+
+def _by_class(y: Tensor, priority: Tensor) -> Tensor:
+    """Order by class, within a class by falling priority."""
+    order = torch.argsort(priority, descending=True, stable=True)
+    return order[torch.argsort(y[order], stable=True)]

@@ -1,0 +1,45 @@
+"""Every method by name. To add one: a class in a file here, and a line in the table."""
+
+import importlib
+
+from mtn.config import Config
+from mtn.errors import InputError, closest
+from mtn.methods.base import Batch, LinearHead, Method
+from mtn.methods.baselines import KNN, FineTune, Joint
+from mtn.methods.mtn import MTN
+from mtn.methods.ssil import SSIL
+
+METHODS: dict[str, type[Method]] = {
+    "mtn": MTN,
+    "ssil": SSIL,
+    "knn": KNN,
+    "finetune": FineTune,
+    "joint": Joint,
+}
+
+__all__ = ["METHODS", "Batch", "LinearHead", "Method", "find", "make"]
+
+
+def find(name: str) -> type[Method]:
+    """The class called `name` in the table, or the user's own, named package.module:Class."""
+    if name in METHODS:
+        return METHODS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise InputError(f"no method {name!r}: {closest(name, METHODS)} (one of your own: package.module:Class)")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"method {name!r} cannot be imported: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise InputError(f"method {name!r} must be a subclass of mtn.methods.Method")
+    return found
+
+
+def make(dimension: int, config: Config) -> Method:
+    cls = find(config.method.name)
+    loss = config.train.loss
+    if loss is not None and loss not in cls.losses:
+        takes = f"takes {', '.join(cls.losses)}" if cls.losses else "has no loss to choose"
+        raise InputError(f"train.loss = {loss!r}: method {config.method.name!r} {takes}")
+    return cls(dimension, config)

@@ -1,0 +1,73 @@
+"""The Memory Transformer Network: SS-IL with another embedding, which is the paper's claim.
+
+Iscen et al., "A Memory Transformer Network for Incremental Learning", BMVC 2022.
+"""
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mtn.config import Config
+from mtn.methods.base import Method
+from mtn.methods.ssil import SSIL
+from mtn.model import SIZES, MemoryTransformer, NeighbourVote
+from mtn.neighbours import Neighbours
+from mtn.stream import Task
+
+
+class MTN(SSIL):
+    """z = g(h(q, V)): the query and its k nearest exemplars -> transformer -> adapted query -> linear head."""
+
+    uses_neighbours = True
+    losses = ("ss", "ce", "balanced")
+
+    def __init__(self, dimension: int, config: Config) -> None:
+        super().__init__(dimension, config)
+        method = config.method
+        self.transformer = MemoryTransformer(dimension, method.k, method.size, rank=method.rank, labels=method.labels)
+        self.vote = NeighbourVote() if method.readout in ("nn", "mix") else None
+        self.compiled = _compile(self.transformer.forward) if config.train.compile else None
+
+    @property
+    def width(self) -> int:
+        return SIZES[self.config.method.size][2]
+
+    def begin_task(self, task: Task) -> None:
+        if self.config.method.readout == "nn":
+            Method.begin_task(self, task)  # votes need no head
+        else:
+            super().begin_task(task)
+        if self.transformer.labels is not None:
+            self.transformer.labels.grow(task.seen)
+
+    def adapt(self, x: Tensor, neighbours: Neighbours | None, *, query_only: bool = False) -> Tensor:
+        """Adapted tokens, the query first: with the neighbours' beside it, the paper's qualitative figure."""
+        assert neighbours is not None
+        forward = self.compiled if self.compiled is not None and torch.is_grad_enabled() else self.transformer
+        real = None if neighbours.full else neighbours.mask
+        adapted: Tensor = forward(x, neighbours.x, neighbours.y, real, query_only=query_only)
+        return adapted
+
+    def embed(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
+        return self.adapt(x, neighbours, query_only=True)[:, 0]
+
+    def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
+        if self.vote is None:
+            return super().scores(x, neighbours)
+        assert neighbours is not None
+        adapted = self.adapt(x, neighbours)
+        votes: Tensor = self.vote(adapted, neighbours, int(self.seen))
+        return votes if self.config.method.readout == "nn" else votes + self.head(adapted[:, 0])
+
+
+def _compile(forward: Callable[..., Tensor]) -> Callable[..., Tensor] | None:
+    """The compiled training pass; None, and a warning, where there is no C++ compiler."""
+    if any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))):
+        compiled: Callable[..., Tensor] = torch.compile(forward)
+        return compiled
+    warnings.warn("train.compile: no C++ compiler found, going on without", UserWarning, stacklevel=3)
+    return None

@@ -1,0 +1,70 @@
+"""Accuracy matrix -> numbers, one definition each (docs/metrics.md names who uses another). All in per cent.
+
+R[i][j]: accuracy on the classes of task j after task i, over all classes seen by then.
+"""
+
+from typing import Any
+
+import numpy as np
+
+
+def summarise(correct: list[np.ndarray], total: np.ndarray, sizes: list[int]) -> dict[str, Any]:
+    """Every metric of a run.
+
+    correct[i]: for each class seen after task i, the test samples answered rightly; total: test samples of each class;
+    sizes: classes of each task.
+    """
+    stops = np.cumsum(sizes)
+    spans = [slice(stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
+    matrix = [[_percent(row[span], total[span]) for span in spans[: i + 1]] for i, row in enumerate(correct)]
+    accuracy = [_percent(row, total[: len(row)]) for row in correct]
+    old = [_percent(row[: stops[i - 1]], total[: stops[i - 1]]) if i else None for i, row in enumerate(correct)]
+    return {
+        "classes_per_task": list(sizes),
+        "accuracy": accuracy,
+        "average_incremental_accuracy": _mean(accuracy),
+        "average_without_base": _mean(accuracy[1:]),
+        "last_accuracy": accuracy[-1],
+        "matrix": [row + [None] * (len(sizes) - len(row)) for row in matrix],
+        "forgetting": forgetting(matrix),
+        "backward_transfer": backward_transfer(matrix),
+        "newest_accuracy": [row[-1] for row in matrix],
+        "old_accuracy": old,
+        "balanced_accuracy": balanced(correct[-1], total),
+    }
+
+
+def forgetting(matrix: list[list[float | None]]) -> float | None:
+    """mean over j < T of (max over j <= l < T of R[l][j]) - R[T][j] (Chaudhry et al. 2018); below 0 if tasks gain."""
+    last = len(matrix) - 1
+    best = [max(_known(matrix[i][j] for i in range(j, last)), default=None) for j in range(last)]
+    return _mean([_less(best[j], matrix[last][j]) for j in range(last)])
+
+
+def backward_transfer(matrix: list[list[float | None]]) -> float | None:
+    """mean over j < T of R[T][j] - R[j][j] (Lopez-Paz & Ranzato 2017)."""
+    last = len(matrix) - 1
+    return _mean([_less(matrix[last][j], matrix[j][j]) for j in range(last)])
+
+
+def balanced(correct: np.ndarray, total: np.ndarray) -> float | None:
+    """Mean of the classes' accuracies after the last task: each class counts the same, however many test samples."""
+    tested = total[: len(correct)] > 0
+    return _mean((100 * correct[tested] / total[: len(correct)][tested]).tolist())
+
+
+def _percent(correct: np.ndarray, total: np.ndarray) -> float | None:
+    return 100 * float(correct.sum()) / float(total.sum()) if total.sum() else None
+
+
+def _known(values: Any) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _less(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
+
+
+def _mean(values: Any) -> float | None:
+    values = _known(values)
+    return float(np.mean(values)) if values else None

@@ -1,0 +1,149 @@
+"""Query + neighbours -> adapted query -> logits: the network of the paper, a pure function of tensors.
+
+It knows nothing of memories, tasks or losses. Shapes: B batch, K neighbours, T = 1 + K tokens, D feature, E adapted
+feature, H heads, C seen classes.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mtn.neighbours import Neighbours
+
+SIZES = {"small": (2, 1, 64), "medium": (4, 4, 128), "large": (12, 12, 768)}
+"""Layers, heads, width (paper, "Transformer size")."""
+
+VOTE_FLOOR = 1e-3
+"""Share of the vote a class without neighbours is given, so that its logarithm is finite."""
+
+
+def spread(x: Tensor) -> Tensor:
+    """Unit vectors at the scale layers and learning rates are made for: mean square 1 of each component, not 1/D."""
+    return x * x.shape[-1] ** 0.5
+
+
+class MemoryTransformer(nn.Module):
+    """h(q, V) of the paper: a pre-norm transformer encoder over [query; k nearest exemplars].
+
+    The rank embedding tells a neighbour's place; the query has an embedding of its own; `labels` adds a learned
+    embedding of each neighbour's class.
+    """
+
+    def __init__(self, dimension: int, k: int, size: str, *, rank: bool = True, labels: bool = False) -> None:
+        super().__init__()
+        layers, heads, self.width = SIZES[size]
+        self.input = nn.Linear(dimension, self.width)
+        self.query = nn.Parameter(torch.randn(self.width) * 0.02)
+        self.rank = nn.Parameter(torch.randn(k, self.width) * 0.02) if rank else None
+        self.labels = Rows(self.width, scale=0.02) if labels else None
+        self.blocks = nn.ModuleList(Block(self.width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(self.width)
+
+    def forward(
+        self, query: Tensor, near: Tensor, labels: Tensor, real: Tensor | None, *, query_only: bool = False
+    ) -> Tensor:
+        """query B,D; near B,K,D; labels B,K; real B,K where some neighbours are padding.
+
+        Adapted tokens (B,T,E), the query first; with `query_only` just that one (B,1,E), for less work.
+        """
+        tokens = self.tokens(query, near, labels)
+        mask = None if real is None else F.pad(real, (1, 0), value=True)[:, None, None]  # B,1,1,T
+        for block in self.blocks[:-1]:
+            tokens = block(tokens, mask)
+        return self.norm(self.blocks[-1](tokens, mask, query_only=query_only))
+
+    def tokens(self, query: Tensor, near: Tensor, labels: Tensor) -> Tensor:
+        tokens = self.input(spread(torch.cat([query[:, None], near], dim=1)))  # B,T,E
+        added = [self.query.expand(len(query), 1, -1), torch.zeros_like(tokens[:, 1:])]
+        if self.rank is not None:
+            added[1] = added[1] + self.rank
+        if self.labels is not None:
+            added[1] = added[1] + self.labels.weight[labels]
+        return tokens + torch.cat(added, dim=1)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_attention = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, tokens: Tensor, mask: Tensor | None, *, query_only: bool = False) -> Tensor:
+        normed = self.norm_attention(tokens)
+        asking = slice(0, 1) if query_only else slice(None)
+        tokens = tokens[:, asking] + self.out(self.attend(normed[:, asking], normed, mask))
+        return tokens + self.mlp(self.norm_mlp(tokens))
+
+    def attend(self, asking: Tensor, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """softmax(Q K^T / sqrt(E/H)) V; the tokens asked may be more than those that ask."""
+        width = tokens.shape[2]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        if asking.shape[1] == tokens.shape[1]:
+            query, key, value = F.linear(tokens, weight, bias).split(width, dim=2)
+        else:
+            query = F.linear(asking, weight[:width], bias[:width])
+            key, value = F.linear(tokens, weight[width:], bias[width:]).split(width, dim=2)
+        query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
+        return F.scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).flatten(2)  # B,T,E
+
+
+class Rows(nn.Module):
+    """A matrix with one row a class that grows as classes come; rows once there never move."""
+
+    def __init__(self, width: int, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.weight = nn.Parameter(torch.zeros(0, width))
+
+    def grow(self, classes: int) -> None:
+        fresh = torch.randn(classes - len(self.weight), self.weight.shape[1]) * self.scale
+        self.weight = nn.Parameter(torch.cat([self.weight.detach(), fresh.to(self.weight.device)]))
+
+
+class Head(nn.Module):
+    """The linear classifier g; new rows start as those of nn.Linear."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(0, width))
+        self.bias = nn.Parameter(torch.zeros(0))
+
+    def grow(self, classes: int) -> None:
+        fresh = nn.Linear(self.weight.shape[1], classes - len(self.weight), device=self.weight.device)
+        self.weight = nn.Parameter(torch.cat([self.weight.detach(), fresh.weight.detach()]))
+        self.bias = nn.Parameter(torch.cat([self.bias.detach(), fresh.bias.detach()]))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, self.bias)
+
+
+def vote(weights: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Sum of the neighbours' weights (B,K) by label (B,K) -> B,C."""
+    return torch.zeros(len(weights), classes, device=weights.device, dtype=weights.dtype).scatter_add(
+        1, labels, weights
+    )
+
+
+class NeighbourVote(nn.Module):
+    """The `nn` read-out: log of the share of the vote that each class gets from the adapted neighbours.
+
+    Weights are a softmax over the cosines of adapted query and adapted neighbours, with a learned scale.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.tensor(10.0).log())
+
+    def forward(self, adapted: Tensor, neighbours: Neighbours, classes: int) -> Tensor:
+        unit = F.normalize(adapted, dim=2)  # B,T,E
+        cosine = (unit[:, 1:] @ unit[:, 0, :, None]).squeeze(2)  # B,K
+        logits = (self.log_scale.exp() * cosine).masked_fill(~neighbours.mask, -1e9)
+        # the mask once more: a query without any neighbour votes for nothing
+        shares = vote(logits.softmax(1) * neighbours.mask, neighbours.y, classes)
+        return (shares + VOTE_FLOOR).log()

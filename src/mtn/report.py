@@ -1,0 +1,161 @@
+"""Results -> tables and the accuracy curve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from mtn import checkpoint
+
+Result = dict[str, Any]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's, told apart by colour-blind readers too."""
+MARKERS = "osD^vP*"
+
+
+def _after_base(values: list[float | None]) -> float | None:
+    """Mean over the tasks after the first."""
+    known = [value for value in values[1:] if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+COLUMNS = {
+    "average": lambda r: r["average_incremental_accuracy"],
+    "without base": lambda r: r["average_without_base"],
+    "last": lambda r: r["last_accuracy"],
+    "newest": lambda r: _after_base(r["newest_accuracy"]),
+    "old": lambda r: _after_base(r["old_accuracy"]),
+    "forgetting": lambda r: r["forgetting"],
+    "training s": lambda r: r["seconds"]["training"] + r["seconds"]["retrieval"],
+}
+LEGEND = (
+    "Per cent. average: mean accuracy over all tasks, the base among them; newest, old: accuracy on the newest task's "
+    "classes and on all earlier ones, mean over the tasks after the base; ±: standard deviation over seeds."
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of a table: mean and, with more than one seed, standard deviation."""
+
+    mean: float | None
+    std: float | None
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return "–"
+        return f"{self.mean:.1f}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
+
+
+def cells(results: Sequence[Result]) -> dict[str, dict[str, Cell]]:
+    """Method -> column -> cell, over that method's seeds."""
+    methods = list(dict.fromkeys(result["method"] for result in results))
+    return {
+        method: {name: _cell([column(r) for r in results if r["method"] == method]) for name, column in COLUMNS.items()}
+        for method in methods
+    }
+
+
+def _cell(values: list[float | None]) -> Cell:
+    known = [value for value in values if value is not None]
+    return Cell(float(np.mean(known)) if known else None, float(np.std(known, ddof=1)) if len(known) > 1 else None)
+
+
+def rich_table(results: Sequence[Result]) -> Table:
+    table = Table(title=headline(results), caption=LEGEND)
+    table.add_column("method")
+    for name in COLUMNS:
+        table.add_column(name, justify="right")
+    for method, row in cells(results).items():
+        table.add_row(method, *map(str, row.values()))
+    return table
+
+
+def rich_tasks(result: Result) -> Table:
+    """A run task by task."""
+    table = Table(title=f"{result['method']} on {headline([result])}")
+    for name in ("task", "classes", "accuracy", "newest", "old"):
+        table.add_column(name, justify="right")
+    classes = np.cumsum(result["classes_per_task"])
+    columns = (result["accuracy"], result["newest_accuracy"], result["old_accuracy"])
+    for index, row in enumerate(zip(*columns, strict=True)):
+        table.add_row(str(index + 1), str(classes[index]), *(str(Cell(value, None)) for value in row))
+    return table
+
+
+def markdown(results: Sequence[Result]) -> str:
+    lines = [f"**{headline(results)}**", "", f"| method | {' | '.join(COLUMNS)} |", f"|---|{'---:|' * len(COLUMNS)}"]
+    lines += [f"| {method} | {' | '.join(map(str, row.values()))} |" for method, row in cells(results).items()]
+    return "\n".join([*lines, "", LEGEND, ""])
+
+
+def headline(results: Sequence[Result]) -> str:
+    """Data, protocol and seeds in a line."""
+    first = results[0]
+    base, *rest = first["classes_per_task"]
+    steps = f"{len(rest)} x {rest[0]}" if len(set(rest)) == 1 else " + ".join(map(str, rest))
+    memory = first["config"]["memory"]
+    budget = f"M = {memory['total']:,}" if memory["total"] else f"{memory['per_class']} exemplars a class"
+    split = "" if first["config"]["stream"]["evaluate"] == "test" else ", validation split"
+    seeds = sorted({result["seed"] for result in results})
+    said = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    return f"{Path(first['data']).stem}: {base}{f' + {steps}' if rest else ''} classes, {budget}{split}, {said}"
+
+
+def write(results: Sequence[Result], out: Path, name: str) -> None:
+    """The table as Markdown, the curve as PNG and SVG."""
+    checkpoint.write_text(out / f"{name}.md", markdown(results))
+    figure = curve(results)
+    with mpl.rc_context({"svg.hashsalt": "mtn"}):  # the same results give the same file
+        checkpoint.write(out / "curve.svg", lambda path: figure.savefig(path, format="svg", metadata={"Date": None}))
+    checkpoint.write(out / "curve.png", lambda path: figure.savefig(path, format="png", dpi=160))
+
+
+def curve(results: Sequence[Result]) -> Figure:
+    """Accuracy over all seen classes against their number; a line a method, its band one standard deviation."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    ends = []
+    for index, method in enumerate(dict.fromkeys(result["method"] for result in results)):
+        mine = [result for result in results if result["method"] == method]
+        x = np.cumsum(mine[0]["classes_per_task"])
+        y = np.array([result["accuracy"] for result in mine], dtype=float)
+        colour, mean = COLOURS[index % len(COLOURS)], y.mean(0)
+        axes.plot(x, mean, color=colour, marker=MARKERS[index % len(MARKERS)], markersize=5, linewidth=1.8)
+        if len(mine) > 1:
+            std = y.std(0, ddof=1)
+            axes.fill_between(x, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
+        ends.append((float(mean[-1]), method, colour, float(mean.mean())))
+    _label_ends(axes, float(x[-1]), ends)
+    axes.set_xlabel("classes seen")
+    axes.set_ylabel("accuracy over seen classes (%)")
+    axes.set_title(headline(results), fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure
+
+
+def _label_ends(axes: Axes, x: float, ends: list[tuple[float, str, str, float]]) -> None:
+    """Each line's name and average behind its last point, moved apart where they would overlap."""
+    low, high = axes.get_ylim()
+    gap, last = (high - low) * 0.055, -np.inf
+    for end, method, colour, average in sorted(ends):
+        last = max(end, last + gap)
+        axes.annotate(
+            f"{method} (average {average:.1f})",
+            (x, last),
+            xytext=(9, 0),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+            fontsize=9,
+            annotation_clip=False,
+        )

@@ -1,0 +1,81 @@
+"""What flows through the package: feature vectors with a class and an identity each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 1024
+"""Samples handled at once wherever a whole split is walked: bounds memory, keeps matrix products large."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some rows of a feature matrix that may lie on disk; vectors are read, widened and scaled only when asked for."""
+
+    source: np.ndarray  # all rows, any real type, perhaps memory-mapped
+    rows: np.ndarray  # N: which of them
+    y: Tensor  # N: class
+    id: Tensor  # N: travels with a sample for ever
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def dimension(self) -> int:
+        return int(self.source.shape[1])
+
+    def x(self, index: Tensor | slice = slice(None)) -> Tensor:
+        """Unit-length float32 vectors (cosine is the metric everywhere: docs/design.md, choice 7)."""
+        rows = self.rows[index.numpy() if isinstance(index, Tensor) else index]
+        return F.normalize(torch.from_numpy(np.asarray(self.source[rows], np.float32)), dim=1)
+
+    def select(self, index: np.ndarray | Tensor) -> "Samples":
+        """The samples at `index` (positions or a mask)."""
+        index = torch.as_tensor(index)
+        return Samples(self.source, self.rows[index.numpy()], self.y[index], self.id[index])
+
+    @staticmethod
+    def join(parts: "list[Samples]") -> "Samples":
+        """Several selections from one source as one."""
+        rows = np.concatenate([part.rows for part in parts])
+        return Samples(parts[0].source, rows, torch.cat([p.y for p in parts]), torch.cat([p.id for p in parts]))
+
+    def chunks(self) -> Iterator[slice]:
+        for start in range(0, len(self), CHUNK):
+            yield slice(start, min(start + CHUNK, len(self)))
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set: its splits, with classes numbered by the place of their name in `names`."""
+
+    train: Samples
+    validation: Samples | None
+    test: Samples
+    names: list[str]
+
+    def split(self, evaluate: str) -> tuple[Samples, Samples]:
+        """Training samples, and the samples accuracy is measured on.
+
+        Without a validation split of its own, a tenth of each class of the training samples serves as one.
+        """
+        if evaluate == "test":
+            return self.train, self.test
+        if self.validation is not None:
+            return self.train, self.validation
+        held_out = every_tenth(self.train.y)
+        return self.train.select(~held_out), self.train.select(held_out)
+
+
+def every_tenth(y: Tensor) -> Tensor:
+    """A mask of every tenth sample of each class, from its second on: a class with one sample keeps it."""
+    order = torch.argsort(y, stable=True)
+    counts = torch.bincount(y)
+    starts = counts.cumsum(0) - counts
+    place = torch.empty_like(y)
+    place[order] = torch.arange(len(y)) - starts[y[order]]
+    return place % 10 == 1

@@ -1,0 +1,123 @@
+"""Samples -> tasks. Classes are renumbered here, once, to the order in which they arrive."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mtn.config import Stream
+from mtn.errors import InputError, closest
+from mtn.samples import Data, Samples
+
+
+@dataclass(frozen=True)
+class Task:
+    """New classes with their samples. Labels count in arrival order: old ones first, then this task's."""
+
+    index: int
+    spans: tuple[slice, ...]  # the classes of every task so far, this one last
+    names: tuple[str, ...]  # of the new classes
+    train: Samples
+    test: Samples
+
+    @property
+    def old(self) -> int:
+        """The number of classes before this task (n)."""
+        return self.spans[-1].start
+
+    @property
+    def seen(self) -> int:
+        """The number of classes after it (s)."""
+        return self.spans[-1].stop
+
+
+def split(data: Data, stream: Stream) -> list[Task]:
+    """The tasks of a stream; every class of it comes once."""
+    groups = _groups(data.names, stream)
+    arrival = np.full(len(data.names), -1)
+    arrival[np.concatenate(groups)] = np.arange(sum(map(len, groups)))
+    train, test = (_renumber(samples, arrival) for samples in data.split(stream.evaluate))
+    stops = np.cumsum([len(group) for group in groups]).tolist()
+    spans = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
+    return [
+        Task(
+            index,
+            tuple(spans[: index + 1]),
+            tuple(data.names[c] for c in groups[index]),
+            *(samples.select((samples.y >= span.start) & (samples.y < span.stop)) for samples in (train, test)),
+        )
+        for index, span in enumerate(spans)
+    ]
+
+
+def class_order(names: list[str], order: int | str) -> list[int]:
+    """Class indices in order of arrival.
+
+    A seed gives `RandomState(seed).permutation`, the order LUCIR, BiC and PyCIL mean by "1993": class order[j] comes
+    j-th. A file lists class names, one a line.
+    """
+    if isinstance(order, int):
+        if not 0 <= order < 2**32:
+            raise InputError(f"stream.order must be from 0 to 4294967295, got {order}")
+        return np.random.RandomState(order).permutation(len(names)).tolist()
+    path = Path(order)
+    if not path.is_file():
+        raise InputError(f"stream.order: no file {order!r}")
+    listed = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    return _indices(names, listed, f"stream.order file {order}")
+
+
+def _groups(names: list[str], stream: Stream) -> list[list[int]]:
+    if stream.tasks is not None:
+        flat = _indices(names, [name for task in stream.tasks for name in task], "stream.tasks")
+        return _cut(flat, [len(task) for task in stream.tasks])
+    order = class_order(names, stream.order)
+    return _cut(order, sizes(len(order), stream.first, stream.step))
+
+
+def sizes(classes: int, first: int | None, step: int | list[int] | None) -> list[int]:
+    """Classes of each task."""
+    base = first if first is not None else (classes + 1) // 2
+    rest = classes - base
+    if rest < 0:
+        raise InputError(f"stream.first must be at most {classes}, the number of classes, got {base}")
+    if step is None:
+        return [base, *(len(part) for part in np.array_split(np.arange(rest), 5) if len(part))]
+    if isinstance(step, list):
+        if sum(step) != rest:
+            raise InputError(f"stream.step must sum to {rest} ({classes} classes less the first {base}), got {step}")
+        return [base, *step]
+    if rest % step:
+        fitting = [d for d in range(1, rest + 1) if rest % d == 0]
+        near = min(fitting, key=lambda d: abs(d - step))
+        raise InputError(
+            f"stream.step must divide {rest} ({classes} classes less the first {base}), got {step}; nearest: {near}"
+        )
+    return [base] + [step] * (rest // step)
+
+
+def _indices(names: list[str], listed: list[str], where: str) -> list[int]:
+    index = {name: place for place, name in enumerate(names)}
+    for name in listed:
+        if name not in index:
+            raise InputError(f"{where} names the class {name!r}, which is not in the data: {closest(name, index)}")
+    if len(set(listed)) < len(listed):
+        twice = next(name for name in listed if listed.count(name) > 1)
+        raise InputError(f"{where} names the class {twice!r} twice")
+    if not listed:
+        raise InputError(f"{where} names no class")
+    return [index[name] for name in listed]
+
+
+def _cut(order: list[int], lengths: list[int]) -> list[list[int]]:
+    if 0 in lengths:
+        raise InputError("stream.tasks has a task without classes")
+    return [part.tolist() for part in np.split(np.asarray(order), np.cumsum(lengths)[:-1])]
+
+
+def _renumber(samples: Samples, arrival: np.ndarray) -> Samples:
+    """Labels in arrival order; samples of classes that never arrive are left out."""
+    y = torch.from_numpy(arrival)[samples.y]
+    kept = y >= 0
+    return Samples(samples.source, samples.rows[kept.numpy()], y[kept], samples.id[kept])

@@ -1,0 +1,179 @@
+"""The embedded data set: the same everywhere, honestly split, and read by an encoder worth having."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from mtn.datasets import glyphs
+from mtn.encoders import glyph
+
+SPLITS = tuple(glyphs.COUNTS)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def small(cache: Path) -> Path:
+    return glyphs.prepare(20, cache=cache)
+
+
+def load(folder: Path, name: str) -> np.ndarray:
+    return np.load(folder / f"{name}.npy", allow_pickle=False)
+
+
+def one_nearest(rows: np.ndarray, queries: np.ndarray, classes: int) -> float:
+    """Share of validation queries whose most similar training row has their class."""
+    rows_, queries_ = (F.normalize(torch.from_numpy(part).float().flatten(1)) for part in (rows, queries))
+    found = (queries_ @ rows_.T).argmax(1) // glyphs.COUNTS["train"]
+    return (found == torch.arange(classes).repeat_interleave(glyphs.COUNTS["val"])).float().mean().item()
+
+
+# --- characters and fonts
+
+
+def test_classes_and_pretraining_characters_are_disjoint_and_named_once() -> None:
+    classes, others = glyphs.split_characters()
+    assert len(classes) == glyphs.CLASSES and len(others) > 500
+    assert not set(classes) & set(others)
+    assert len({glyphs.class_name(character) for character in classes}) == glyphs.CLASSES
+    assert glyphs.class_name("Б") == "U+0411 Б"
+
+
+def test_every_font_is_in_one_split_and_training_sees_every_family() -> None:
+    fonts = [font for split in SPLITS for font in glyphs.FONTS[split]]
+    assert len(fonts) == len(set(fonts)) == 12
+    for split in SPLITS:
+        assert {font.split("-")[0] for font in glyphs.FONTS[split]} <= set(glyphs.UPRIGHT)
+    assert {font.split("-")[0] for font in glyphs.FONTS["train"]} == set(glyphs.UPRIGHT)
+
+
+@pytest.mark.parametrize("font", glyphs.UPRIGHT)
+def test_no_two_characters_look_alike(font: str) -> None:
+    classes, others = glyphs.split_characters()
+    bitmaps = glyphs.plain_bitmaps(classes + others, font)
+    assert (bitmaps @ bitmaps.T).fill_diagonal_(0).max() < glyphs.LOOK_ALIKE
+
+
+# --- images
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_images_depend_on_seed_split_and_label_only(split: str) -> None:
+    once, again = glyphs.render(split, 7), glyphs.render(split, 7)
+    assert once.tobytes() == again.tobytes()
+    assert once.shape == (glyphs.COUNTS[split], 32, 32) and once.dtype == np.uint8
+    assert not np.array_equal(once, glyphs.render(split, 8))
+
+
+def test_images_are_neither_empty_nor_all_the_same() -> None:
+    images = glyphs.render("train", 0).astype(float)
+    assert images.std((1, 2)).min() > 5
+    assert len({image.tobytes() for image in images}) == len(images)
+
+
+def test_a_smaller_set_is_the_beginning_of_a_larger_one(small: Path, cache: Path) -> None:
+    larger = glyphs.prepare(30, cache=cache)
+    assert load(larger, "names")[:20].tolist() == load(small, "names").tolist()
+    for split, count in glyphs.COUNTS.items():
+        for name in (f"images_{split}", f"y_{split}"):
+            np.testing.assert_array_equal(load(larger, name)[: 20 * count], load(small, name))
+
+
+def test_contact_sheet_is_a_picture(tmp_path: Path) -> None:
+    glyphs.contact_sheet(tmp_path / "sheet.png", characters=3)
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- on disk
+
+
+@pytest.mark.parametrize(("split", "count"), [("train", 100), ("val", 20), ("test", 30)])
+def test_shapes_and_counts(small: Path, split: str, count: int) -> None:
+    x, y, images = (load(small, f"{name}_{split}") for name in ("x", "y", "images"))
+    assert x.shape == (20 * count, glyph.GlyphEncoder.dimension) and x.dtype == np.float16
+    assert y.dtype == np.int64 and np.bincount(y).tolist() == [count] * 20
+    assert images.shape == (20 * count, 32, 32) and images.dtype == np.uint8
+    assert np.isfinite(x).all() and len(load(small, "names")) == 20
+
+
+def test_second_call_reads_the_cache(small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glyphs, "write", lambda *_: pytest.fail("rendered again"))
+    monkeypatch.setenv("MTN_CACHE", str(cache))
+    before = (small / "x_train.npy").stat().st_mtime_ns
+    assert glyphs.prepare(20) == small
+    assert (small / "x_train.npy").stat().st_mtime_ns == before
+
+
+def test_an_interrupted_run_leaves_nothing_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = tmp_path / ".glyphs-2-v0-left-by-a-killed-process"
+    stale.mkdir()
+    (stale / "x_train.npy").write_bytes(b"half")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(glyphs, "render", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        glyphs.prepare(2, cache=tmp_path)
+    assert list(tmp_path.iterdir()) == [stale]
+    assert load(glyphs.prepare(2, cache=tmp_path), "x_train").shape[0] == 200
+
+
+def test_two_at_once_both_succeed(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(lambda _: glyphs.prepare(2, cache=tmp_path), range(2)))
+    assert folders[0] == folders[1] and list(tmp_path.iterdir()) == [folders[0]]
+
+
+def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MTN_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert glyphs.default_cache() == tmp_path / "mtn"
+    monkeypatch.setenv("MTN_CACHE", str(tmp_path / "own"))
+    assert glyphs.default_cache() == tmp_path / "own"
+
+
+def test_progress_ends_at_the_total(tmp_path: Path) -> None:
+    last: dict[str, tuple[int, int]] = {}
+    glyphs.prepare(2, cache=tmp_path, on_progress=lambda stage, done, total: last.update({stage: (done, total)}))
+    assert set(last) == {f"{what} {split}" for what in ("draw", "encode") for split in SPLITS}
+    assert all(done == total for done, total in last.values())
+
+
+@pytest.mark.parametrize("classes", [1, 1001])
+def test_impossible_sizes_are_refused(classes: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"between 2 and 1000, got {classes}"):
+        glyphs.prepare(classes, cache=tmp_path)
+
+
+# --- encoder
+
+
+def test_weights_are_small() -> None:
+    assert glyph.WEIGHTS.stat().st_size < 1_200_000
+
+
+def test_features_do_not_depend_on_the_batch() -> None:
+    images, encoder = glyphs.render("val", 3), glyph.load()
+    np.testing.assert_allclose(encoder.encode(images, batch=7), encoder.encode(images), rtol=1e-4, atol=1e-4)
+
+
+def test_folding_keeps_the_function() -> None:
+    torch.manual_seed(0)
+    encoder, x = glyph.GlyphEncoder(norm=True), torch.rand(16, 1, 32, 32)
+    for _ in range(3):
+        encoder(x)
+    torch.testing.assert_close(encoder.folded()(x), encoder.eval()(x), rtol=1e-4, atol=1e-4)
+
+
+def test_features_are_much_better_than_pixels() -> None:
+    classes = 50
+    images = {s: np.concatenate([glyphs.render(s, label) for label in range(classes)]) for s in ("train", "val")}
+    encoder = glyph.load()
+    pixels = one_nearest(images["train"], images["val"], classes)
+    features = one_nearest(encoder.encode(images["train"]), encoder.encode(images["val"]), classes)
+    assert features > pixels + 0.15
+    assert features > 0.85
