@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mtn import checkpoint
+from mtn import checkpoint, datasets
 from mtn.config import Config
 from mtn.errors import InputError
-from mtn.learn import look, run
+from mtn.learn import look, make_folder, run
 from mtn.methods import find
 from mtn.progress import Progress, silent
+from mtn.stream import split
 
 MARK = "compare.json"
 
@@ -27,12 +28,14 @@ def compare(
     if out.exists() and not (out / MARK).exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is not an empty folder and not a comparison of mtn; give another --out")
     folders = [out / f"{one.method.name.replace(':', '.')}-seed{one.seed}" for one in cells]
+    tasks = split(datasets.load(config.stream.data, say), config.stream)
     for one, folder in zip(cells, folders, strict=True):
-        look(folder, one)  # an error in the last cell should not cost the time of all before it
+        look(folder, one)  # a folder that belongs to another run should not cost the time of all runs before it
+    make_folder(out)
+    checkpoint.write_json(out / MARK, {"methods": list(methods), "seeds": list(seeds)})
     results = []
     for one, folder in zip(cells, folders, strict=True):
-        results.append(run(one, folder, _named(say, folder.name)))
-        checkpoint.write_json(out / MARK, {"methods": list(methods), "seeds": list(seeds)})
+        results.append(run(one, folder, _named(say, folder.name), tasks=tasks))
         on_result(results[-1])
     checkpoint.write_json(out / "results.json", results)
     return results

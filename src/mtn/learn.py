@@ -27,15 +27,24 @@ SAVE_EVERY = 30.0
 """Seconds of training between two saves within a task."""
 
 
-def run(config: Config, out: Path, say: Progress = silent, save_every: float = SAVE_EVERY) -> dict[str, Any]:
+def run(
+    config: Config,
+    out: Path,
+    say: Progress = silent,
+    *,
+    save_every: float = SAVE_EVERY,
+    tasks: list[Task] | None = None,
+) -> dict[str, Any]:
     """Do the run that `config` describes in the folder `out`, or what is left of it; return its result.
 
-    Nothing is written before the configuration, the folder and the data have been found good.
+    Nothing is written before the configuration, the folder and the data have been found good. `tasks` are those of
+    the configuration's stream, for a caller that has them already.
     """
     finished = look(out, config)
     if finished is not None:
         return finished
-    tasks = split(datasets.load(config.stream.data, say), config.stream)
+    if tasks is None:
+        tasks = split(datasets.load(config.stream.data, say), config.stream)
     with torch.random.fork_rng(devices=[]):
         learner = Learner(config, tasks, out / "state.safetensors", say, save_every)
         make_folder(out)

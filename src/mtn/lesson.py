@@ -12,7 +12,7 @@ from torch import Tensor
 from mtn.config import Config
 from mtn.memory import Memory
 from mtn.methods import Batch, Method
-from mtn.neighbours import Neighbours, Retrieval, nearest
+from mtn.neighbours import Neighbours, Retrieval, nearest, nearest_within
 from mtn.progress import Progress, silent
 from mtn.samples import Samples
 from mtn.stream import Task
@@ -90,18 +90,20 @@ def prepare(
 
     The old model looks up only exemplars of classes it knows (docs/design.md, choice 6).
     """
-    task, train, device = tasks[-1], config.train, method.seen.device
+    task, train, k, device = tasks[-1], config.train, config.method.k, method.seen.device
     known = memory.below(task.old)
 
     def portion(name: str, samples: Samples, size: int) -> Portion:
-        found = nearest(samples, memory, config.method.k, device, say) if method.uses_neighbours else None
+        found: list[Retrieval | None] = [None, None]
+        if method.uses_neighbours:
+            found = [*nearest_within(samples, memory, k, (len(memory), len(known)), device, say)]
         answers = None
         if before is not None:
             answers = torch.empty(len(samples), task.old)
-            for rows, z in predictions(before, samples, known, config.method.k):
+            for rows, z in scores(before, samples, found[1]):
                 answers[rows] = z.cpu()
                 say("asking the model before", rows.stop, len(samples))
-        return Portion(samples, min(size, len(samples)), (config.seed, task.index, name), found, answers)
+        return Portion(samples, min(size, len(samples)), (config.seed, task.index, name), found[0], answers)
 
     samples = Samples.join([t.train for t in tasks]) if method.sees_all else task.train
     new = portion("new", samples, train.batch)
@@ -111,13 +113,17 @@ def prepare(
     return Lesson(new, replay, _share(new, replay, task.seen).to(device), steps)
 
 
-@torch.no_grad()
 def predictions(method: Method, samples: Samples, memory: Memory, k: int) -> Iterator[tuple[slice, Tensor]]:
-    """Scores of every sample, chunk by chunk."""
-    device = method.seen.device
-    found = nearest(samples, memory, k, device) if method.uses_neighbours else None
+    """Scores of every sample with what the memory holds now, chunk by chunk."""
+    found = nearest(samples, memory, k, method.seen.device) if method.uses_neighbours else None
+    return scores(method, samples, found)
+
+
+@torch.no_grad()
+def scores(method: Method, samples: Samples, found: Retrieval | None) -> Iterator[tuple[slice, Tensor]]:
     for rows in samples.chunks():
-        yield rows, method.scores(samples.x(rows).to(device), None if found is None else found[rows])
+        x = samples.x(rows).to(method.seen.device)
+        yield rows, method.scores(x, None if found is None else found[rows])
 
 
 def _share(new: Portion, replay: Portion | None, classes: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Queries x memory -> neighbours: exact top-k by cosine, chunk by chunk, never the query itself."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,30 +50,44 @@ class Retrieval:
 
 
 def nearest(
+    queries: Samples, memory: Memory, k: int, device: torch.device | str = "cpu", say: Progress = silent
+) -> Retrieval:
+    """The k nearest exemplars of every query."""
+    return nearest_within(queries, memory, k, (len(memory),), device, say)[0]
+
+
+def nearest_within(
     queries: Samples,
     memory: Memory,
     k: int,
+    firsts: Sequence[int],
     device: torch.device | str = "cpu",
     say: Progress = silent,
-) -> Retrieval:
-    """The k nearest exemplars of every query."""
+) -> list[Retrieval]:
+    """The k nearest of every query among the first n exemplars, for several n at the cost of one search.
+
+    Exemplars stand by class in arrival order, so the first ones are those of the classes an older model knows.
+    """
     x, y, ids = memory.x.to(device), memory.y.to(device), memory.id.to(device)
-    index = torch.full((len(queries), k), -1, dtype=torch.int32, device=device)
-    similarity = torch.zeros(len(queries), k, device=device)
+    index = torch.full((len(firsts), len(queries), k), -1, dtype=torch.int32, device=device)
+    similarity = torch.zeros(len(firsts), len(queries), k, device=device)
     for rows in queries.chunks():
-        found, scores = top_k(queries.x(rows).to(device), queries.id[rows].to(device), x, ids, k)
-        index[rows, : found.shape[1]] = found.int()
-        similarity[rows, : found.shape[1]] = scores
+        cosines = queries.x(rows).to(device) @ x.T
+        for place, first in enumerate(firsts):
+            found, scores = top_k(cosines[:, :first], queries.id[rows].to(device), ids, k)
+            index[place, rows, : found.shape[1]] = found.int()
+            similarity[place, rows, : found.shape[1]] = scores
         say("searching", rows.stop, len(queries))
-    return Retrieval(x, y, index, similarity, full=bool((index >= 0).all()))
+    full = (index >= 0).flatten(1).all(1).tolist()
+    return [Retrieval(x, y, index[place], similarity[place], full[place]) for place in range(len(firsts))]
 
 
-def top_k(queries: Tensor, query_ids: Tensor, x: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_k(cosines: Tensor, query_ids: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Rows (-1: none) and cosines of the nearest. A row with the query's own id does not count, a mere copy of it does.
 
-    One more than k is searched, and the query itself, if found, is moved behind all others.
+    One more than k is taken, and the query itself, if found, is moved behind all others.
     """
-    similarity, index = (queries @ x.T).topk(min(k + 1, len(x)), dim=1)
+    similarity, index = cosines.topk(min(k + 1, cosines.shape[1]), dim=1)
     itself = ids[index] == query_ids[:, None]
     if itself.any():
         order = itself.int().argsort(dim=1, stable=True)
