@@ -117,7 +117,7 @@ def bar() -> Iterator[Any]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         line = progress.add_task("", visible=False)
         shown, drawn = "", 0.0
 

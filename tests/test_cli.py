@@ -1,0 +1,142 @@
+"""The commands as a user types them: what they print, write and refuse."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import cluster_arrays
+from mtn import cli, config
+from mtn.version import __version__
+
+TINY = ["--set", "stream.first=6", "--set", "stream.step=3", "--set", "memory.total=40", "--set", "method.size=small",
+        "--set", "train.epochs=1", "--set", "train.min_steps=5"]  # fmt: skip
+
+
+def mtn(*arguments: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command."""
+    monkeypatch.setattr(sys, "argv", ["mtn", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+        raise SystemExit(0)
+    captured = capsys.readouterr()
+    return int(end.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: mtn(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+
+
+def test_run_compare_and_what_they_leave(call, clusters: Path, tmp_path: Path) -> None:
+    code, out, _ = call("run", "clinc150", "--set", f"stream.data={clusters}", *TINY)
+    assert code == 0 and "average" in out
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"clinc150-mtn-seed0-[0-9a-f]{8}", folder.name)
+    assert {"config.json", "result.json", "result.md", "curve.png", "curve.svg"} <= {f.name for f in folder.iterdir()}
+    common = ("--set", f"stream.data={clusters}", *TINY, "--out", "cmp")
+    code, out, _ = call("compare", "clinc150", "--methods", "knn,ssil,mtn", "--seeds", "0,1", *common)
+    assert code == 0 and "±" in out
+    results = json.loads((tmp_path / "cmp" / "results.json").read_text())
+    assert [(r["method"], r["seed"]) for r in results] == [(m, s) for m in ("knn", "ssil", "mtn") for s in (0, 1)]
+    table = (tmp_path / "cmp" / "results.md").read_text()
+    assert "| mtn | " in table and "clusters: 6 + 2 x 3 classes, M = 40, seeds 0, 1" in table
+    written = (tmp_path / "cmp" / "mtn-seed1" / "state.safetensors").stat().st_mtime_ns
+    code, out, _ = call("compare", "clinc150", "--methods", "mtn", "--seeds", "1", *common)
+    assert code == 0
+    assert (tmp_path / "cmp" / "mtn-seed1" / "state.safetensors").stat().st_mtime_ns == written  # not done again
+
+
+def test_compare_gives_a_loss_only_to_methods_that_take_it(call, clusters: Path, tmp_path: Path) -> None:
+    common = ("--set", f"stream.data={clusters}", *TINY, "--set", "train.loss=balanced", "--out", "cmp")
+    assert call("compare", "clinc150", "--methods", "ssil,mtn", *common)[0] == 0
+    results = json.loads((tmp_path / "cmp" / "results.json").read_text())
+    assert [result["config"]["train"]["loss"] for result in results] == [None, "balanced"]
+
+
+def test_version_recipes_and_help(call) -> None:
+    assert call("--version")[:2] == (0, f"mtn {__version__}\n")
+    code, out, _ = call("recipes")
+    assert code == 0 and all(name in out for name in ("demo", "glyphs-1k", "paper/imagenet1k-l100", "paper/literal"))
+    assert "train.min_steps" in out
+
+
+def test_convert_makes_a_folder_that_runs(call, clusters: Path, tmp_path: Path) -> None:
+    assert call("convert", str(clusters), "folder")[0] == 0
+    code, _, _ = call("run", "clinc150", "--set", "stream.data=folder", "--set", "method.name=knn", *TINY)
+    assert code == 0
+
+
+BAD = {
+    "unknown recipe": (["run", "dmo"], "did you mean 'demo'"),
+    "unknown key": (["run", "demo", "--set", "stream.dta=x"], "did you mean 'stream.data'"),
+    "no value": (["run", "demo", "--set", "seed"], "--set takes key=value, got 'seed'"),
+    "wrong type": (["run", "demo", "--set", "train.epochs=many"], "train.epochs should be a valid number, got 'many'"),
+    "unknown data": (["run", "demo", "--set", "stream.data=glyph-200"], "did you mean 'glyphs-200'"),
+    "absent file": (["run", "demo", "--set", "stream.data=no/such.npz"], "no file or folder 'no/such.npz'"),
+    "k below 1": (["run", "demo", "--set", "method.k=0"], "method.k should be greater than or equal to 1, got 0"),
+    "M below 1": (["run", "demo", "--set", "memory.total=0"], "memory.total should be greater than or equal to 1"),
+    "first too large": (["run", "clinc150", "--set", "stream.data=good.npz"], "stream.first must be at most 12"),
+    "step does not fit": (
+        ["run", "clinc150", "--set", "stream.data=good.npz", "--set", "stream.first=6", "--set", "stream.step=4"],
+        "stream.step must divide 6 (12 classes less the first 6), got 4; nearest: 3",
+    ),
+    "NaN": (["run", "clinc150", "--set", "stream.data=nan.npz"], "x_train has a NaN or infinite value in row 3"),
+    "lengths": (["run", "clinc150", "--set", "stream.data=short.npz"], "equally long, got 360 and 359"),
+    "no arrays": (["run", "clinc150", "--set", "stream.data=other.npz"], "other.npz lacks x_train, y_train"),
+    "no npz": (["run", "clinc150", "--set", "stream.data=text.npz"], "text.npz is not an .npz file"),
+    "foreign folder": (["run", "demo", "--out", "."], "not a run of mtn"),
+    "foreign comparison": (["compare", "demo", "--out", "."], "not a comparison of mtn"),
+    "unknown method": (["compare", "demo", "--methods", "mtm"], "did you mean 'mtn'"),
+    "bad seeds": (["compare", "demo", "--seeds", "0,x"], "--seeds takes whole numbers from 0 on, got 'x'"),
+    "loss of another": (
+        ["run", "demo", "--set", "method.name=ssil", "--set", "train.loss=ce", "--set", "stream.data=good.npz",
+         "--set", "stream.first=6", "--set", "stream.step=3"],
+        "method 'ssil' takes ss",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(call, tmp_path: Path, case: str) -> None:
+    good = cluster_arrays()
+    np.savez(tmp_path / "good.npz", **good)
+    np.savez(tmp_path / "short.npz", **(good | {"y_train": good["y_train"][:-1]}))
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    spoilt = good["x_train"].copy()
+    spoilt[3, 2] = np.nan
+    np.savez(tmp_path / "nan.npz", **(good | {"x_train": spoilt}))
+    (tmp_path / "text.npz").write_text("not a zip")
+    before = sorted(tmp_path.rglob("*"))
+    arguments, expected = BAD[case]
+    code, out, err = call(*arguments)
+    assert code == 2 and not out
+    assert err.startswith("error: ") and err.count("\n") == 1
+    assert expected in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_interrupted_run_says_how_to_go_on(call, clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["run", "clinc150", "--set", f"stream.data={clusters}", *TINY, "--out", "run"]
+    with monkeypatch.context() as patch:
+        patch.setattr(cli.learn.Learner, "evaluate", lambda self, task: (_ for _ in ()).throw(KeyboardInterrupt))
+        code, _, err = call(*arguments)
+    assert code == 130 and "the same command goes on" in err
+    assert call(*arguments)[0] == 0
+
+
+def test_the_module_is_the_command(clusters: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "mtn", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"mtn {__version__}\n"
+
+
+def test_every_key_of_the_interface_exists() -> None:
+    promised = """seed stream.data stream.first stream.step stream.order memory.total memory.per_class memory.select
+        method.name method.k method.size method.labels method.rank method.readout device stream.evaluate train.epochs
+        train.min_steps train.lr train.schedule train.optimizer train.batch train.replay train.loss train.temperature"""
+    assert set(promised.split()) <= set(config.keys())

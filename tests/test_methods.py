@@ -1,0 +1,153 @@
+"""One contract, run over every method of the table: a new one is tested for free."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from mtn import datasets, lesson
+from mtn.config import Config
+from mtn.errors import InputError
+from mtn.learn import Learner, run
+from mtn.methods import METHODS, Method, find, make
+from mtn.neighbours import Neighbours, nearest
+from mtn.progress import silent
+from mtn.stream import split
+
+VARIANTS = [
+    *METHODS,
+    "mtn labels",
+    "mtn nn",
+    "mtn mix",
+    "mtn rankless",
+    "mtn ce",
+    "mtn balanced",
+    "mtn adamw",
+    "tests.test_methods:NearestMean",
+]
+OPTIONS = {
+    "labels": {"method": {"labels": True}},
+    "nn": {"method": {"readout": "nn", "labels": True}},
+    "mix": {"method": {"readout": "mix"}},
+    "rankless": {"method": {"rank": False}},
+    "ce": {"train": {"loss": "ce"}},
+    "balanced": {"train": {"loss": "balanced"}},
+    "adamw": {"train": {"optimizer": "adamw", "lr": 0.001, "epochs": 10}},
+}
+
+
+class NearestMean(Method):
+    """A user's own method, named package.module:Class: the mean of each class's exemplars."""
+
+    trains = False
+    means: torch.Tensor
+
+    def __init__(self, dimension: int, config: Config) -> None:
+        super().__init__(dimension, config)
+        self.register_buffer("means", torch.zeros(0, dimension))
+
+    def end_task(self, task, memory) -> None:
+        self.means = torch.stack([memory.x[memory.y == label].mean(0) for label in range(task.seen)])
+
+    def scores(self, x, neighbours):
+        return x @ self.means.T
+
+
+@pytest.fixture(params=VARIANTS)
+def config(request, configure: Callable[..., Config]) -> Config:
+    name, _, option = request.param.partition(" ")
+    return configure(method={"name": name}).replace(**OPTIONS.get(option, {}))
+
+
+def learner(config: Config, tmp_path: Path) -> Learner:
+    tasks = split(datasets.load(config.stream.data), config.stream)
+    return Learner(config, tasks, tmp_path / "state.safetensors", silent, save_every=1e9)
+
+
+def test_gradient_reaches_every_trainable_parameter(config: Config, tmp_path: Path) -> None:
+    it = learner(config, tmp_path)
+    if not it.method.trains:
+        assert not any(p.requires_grad and p.numel() for p in it.method.parameters())
+        return
+    it.learn_task(it.tasks[0])
+    it._begin(it.tasks[1])
+    plan = lesson.prepare(it.tasks[:2], it.method, it.before, it.memory, config)
+    sum(it.method.loss(plan.batch(0), it.tasks[1]).values()).backward()
+    for name, parameter in it.method.named_parameters():
+        if parameter.requires_grad and parameter.numel():
+            assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
+
+
+def test_memory_within_budget_scores_for_seen_classes_only_and_better_than_chance(
+    config: Config, tmp_path: Path
+) -> None:
+    it = learner(config, tmp_path)
+    for task in it.tasks:
+        it.learn_task(task)
+        assert len(it.memory) == 60  # exactly M: there are 180 samples in the first task already
+        assert sorted(it.memory.y.unique().tolist()) == list(range(task.seen))
+        for _, z in lesson.predictions(it.method, task.test, it.memory, config.method.k):
+            assert z.shape[1] == task.seen and z.isfinite().all()
+    correct = it.evaluate(it.tasks[-1])
+    assert correct.sum() > 1.5 * 10  # 120 test samples, 12 classes: chance is 10
+
+
+def test_the_same_seed_gives_the_same_result_and_another_seed_another(config: Config, tmp_path: Path) -> None:
+    results = [run(config.replace(seed=seed), tmp_path / name) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    for result in results:
+        for key in ("seconds", "train_samples_per_second", "peak_memory_mb"):
+            result.pop(key)
+    assert results[0] == results[1]
+    states = [(tmp_path / name / "state.safetensors").read_bytes() for name in "abc"]
+    assert states[0] != states[2]
+
+
+def test_one_new_class_at_a_time_and_classes_with_one_sample_are_learned_without_error(
+    config: Config, tmp_path: Path
+) -> None:
+    single = config.replace(stream={"first": 6, "step": 1}, memory={"total": 12})
+    it = learner(single, tmp_path)
+    for task in it.tasks[:3]:
+        it.learn_task(task)
+        assert it.evaluate(task).shape == (task.seen,)
+
+
+def test_unknown_method_foreign_class_and_loss_of_another_method_are_refused(configure: Callable[..., Config]) -> None:
+    with pytest.raises(InputError, match="did you mean 'ssil'"):
+        find("ssill")
+    with pytest.raises(InputError, match="cannot be imported"):
+        find("no.such:Thing")
+    with pytest.raises(InputError, match="subclass"):
+        find("pathlib:Path")
+    with pytest.raises(InputError, match=r"train\.loss = 'balanced': method 'ssil' takes ss"):
+        make(4, configure(method={"name": "ssil"}, train={"loss": "balanced"}))
+
+
+def test_mtn_reads_its_neighbours(configure: Callable[..., Config], tmp_path: Path) -> None:
+    """Neighbours that belong to other queries make its answers worse: it does not look at the query alone."""
+    it = learner(configure(train={"epochs": 20}, method={"size": "small"}), tmp_path)
+    it.learn_task(it.tasks[0])
+    test = it.tasks[0].test
+    found = nearest(test, it.memory, 5)[slice(None)]
+    order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
+    mixed = Neighbours(found.x[order], found.y[order], found.similarity[order], found.mask[order], found.full)
+    with torch.no_grad():
+        right, wrong = (
+            float((it.method.scores(test.x(), near).argmax(1) == test.y).float().mean()) for near in (found, mixed)
+        )
+    assert right > 0.8
+    assert wrong < right - 0.1
+
+
+def test_the_teacher_asks_only_exemplars_it_knows(configure: Callable[..., Config], tmp_path: Path) -> None:
+    it = learner(configure(), tmp_path)
+    it.learn_task(it.tasks[0])
+    it._begin(it.tasks[1])
+    plan = lesson.prepare(it.tasks[:2], it.method, it.before, it.memory, it.config)
+    known = it.memory.below(6)
+    rows = torch.arange(20)
+    with torch.no_grad():
+        expected = it.before.scores(plan.new.samples.x(rows), nearest(plan.new.samples, known, 5)[rows])
+    torch.testing.assert_close(plan.new.before[rows], expected)
+    assert expected.shape[1] == 6

@@ -1,0 +1,68 @@
+"""Tables and the curve, from results written out by hand."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from mtn import report
+
+
+def result(method: str, seed: int, accuracy: list[float]) -> dict[str, Any]:
+    return {
+        "method": method,
+        "data": "folder/flowers.npz",
+        "seed": seed,
+        "classes_per_task": [4, 2],
+        "accuracy": accuracy,
+        "average_incremental_accuracy": sum(accuracy) / 2,
+        "average_without_base": accuracy[1],
+        "last_accuracy": accuracy[1],
+        "forgetting": 3.0,
+        "newest_accuracy": [accuracy[0], 40.0],
+        "old_accuracy": [None, 70.0],
+        "seconds": {"retrieval": 1.0, "training": 2.0, "evaluation": 4.0},
+        "config": {"memory": {"total": 1500, "per_class": None}, "stream": {"evaluate": "test"}},
+    }
+
+
+@pytest.fixture
+def results() -> list[dict[str, Any]]:
+    return [result("mtn", 0, [90.0, 80.0]), result("mtn", 1, [92.0, 84.0]), result("knn", 0, [70.0, 60.0])]
+
+
+def test_cells_are_means_and_sample_standard_deviations(results: list[dict[str, Any]]) -> None:
+    found = report.cells(results)
+    # averages 85 and 88: mean 86.5, sample standard deviation sqrt((1.5^2 + 1.5^2) / 1) = 2.1213
+    assert found["mtn"]["average"].mean == 86.5
+    assert found["mtn"]["average"].std == pytest.approx(2.1213, abs=1e-4)
+    assert str(found["mtn"]["average"]) == "86.5 ± 2.1"
+    assert str(found["knn"]["average"]) == "65.0"  # one seed: no spread
+    assert found["mtn"]["old"].mean == 70.0  # the base, where it is undefined, is left out
+    assert found["mtn"]["training s"].mean == 3.0
+
+
+def test_markdown_names_data_protocol_and_seeds(results: list[dict[str, Any]]) -> None:
+    text = report.markdown(results)
+    assert text.startswith("**flowers: 4 + 1 x 2 classes, M = 1,500, seeds 0, 1**")
+    assert "| mtn | 86.5 ± 2.1 | 82.0 ± 2.8 |" in text
+
+
+def test_the_curve_is_written_as_a_readable_png_and_the_same_svg_each_time(
+    results: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    report.write(results, tmp_path, "results")
+    first = (tmp_path / "curve.svg").read_bytes()
+    report.write(results, tmp_path, "results")
+    assert (tmp_path / "curve.svg").read_bytes() == first
+    image = Image.open(tmp_path / "curve.png")
+    assert image.width >= 1000 and len(image.convert("L").getcolors() or []) > 2
+
+
+def test_labels_at_the_ends_do_not_overlap() -> None:
+    figure = report.curve([result(name, 0, [90.0, 80.0 + index / 100]) for index, name in enumerate("abcde")])
+    heights = sorted(text.xy[1] for text in figure.axes[0].texts)
+    low, high = figure.axes[0].get_ylim()
+    assert min(b - a for a, b in itertools.pairwise(heights)) >= 0.05 * (high - low) * 0.99
