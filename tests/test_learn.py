@@ -139,3 +139,26 @@ def test_an_absent_device_is_named(configure: Callable[..., Config], tmp_path: P
         pytest.skip("this machine has the device")
     with pytest.raises(InputError, match="device = 'cuda' is not there; present: cpu"):
         learn.run(configure(device="cuda"), tmp_path / "run")
+
+
+def test_two_processes_do_not_work_in_one_folder(configure: Callable[..., Config], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with checkpoint.lock(tmp_path / "run"), pytest.raises(InputError, match="another process is at work"):
+        learn.run(configure(), tmp_path / "other" / ".." / "run")
+
+
+def test_without_a_compiler_training_goes_on_in_eager_mode(
+    configure: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager = learn.run(configure(), tmp_path / "eager")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "none")
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
+        result = learn.run(configure(train={"compile": True}), tmp_path / "compiled")
+    assert result["accuracy"] == eager["accuracy"]
+
+
+@pytest.mark.slow
+def test_compiled_training_comes_to_the_same_accuracy(configure: Callable[..., Config], tmp_path: Path) -> None:
+    eager, compiled = (learn.run(configure(train={"compile": c}), tmp_path / str(c)) for c in (False, True))
+    assert compiled["accuracy"] == pytest.approx(eager["accuracy"], abs=3)

@@ -8,58 +8,61 @@ from pathlib import Path
 
 import pytest
 
+from mtn.datasets import arrays
 from mtn.version import __version__
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def output(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_wheel_installs_and_runs_in_a_new_environment(tmp_path: Path, clusters: Path) -> None:
     """Built, installed with its own dependencies from nothing, run away from the sources."""
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True)
+    output(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
     (wheel,) = tmp_path.glob("mtn-*.whl")
     venv.create(tmp_path / "env", with_pip=True)
-    binaries = tmp_path / "env" / "bin"
-    install = [binaries / "python", "-m", "pip", "install", "--quiet", "--no-compile", "--constraint"]
-    done = subprocess.run([*install, ROOT / "constraints.txt", wheel], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-    def mtn(*arguments: str) -> str:
-        ended = subprocess.run([binaries / "mtn", *arguments], cwd=tmp_path, capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
-
-    assert mtn("--version") == f"mtn {__version__}\n"
-    assert "glyphs-1k" in mtn("recipes")
-    sets = [f"stream.data={clusters}", "stream.first=6", "stream.step=3", "memory.total=40", "method.size=small"]
-    out = mtn(
-        "run",
-        "demo",
-        *(word for change in [*sets, "train.epochs=1", "train.min_steps=1"] for word in ("--set", change)),
-    )
-    assert "average" in out
-    where = subprocess.run(
-        [binaries / "python", "-c", "import mtn; print(mtn.__file__)"], cwd=tmp_path, capture_output=True
-    )
-    assert str(tmp_path / "env") in where.stdout.decode()
+    python, mtn = (tmp_path / "env" / "bin" / name for name in ("python", "mtn"))
+    pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")
+    output(*pip, "--constraint", ROOT / "constraints.txt", wheel, cwd=tmp_path)
+    assert output(mtn, "--version", cwd=tmp_path) == f"mtn {__version__}\n"
+    sets = ["stream.first=6", "stream.step=3", "memory.total=40", "train.epochs=1", "train.min_steps=1"]
+    changes = [word for change in (f"stream.data={clusters}", *sets) for word in ("--set", change)]
+    assert "average" in output(mtn, "run", "demo", *changes, cwd=tmp_path)
+    assert str(tmp_path / "env") in output(python, "-c", "import mtn; print(mtn.__file__)", cwd=tmp_path)
+    # the embedded data set needs fonts, weights and nothing else
+    made = "from mtn.datasets import glyphs; print(glyphs.prepare(3, cache=__import__('pathlib').Path('cache')))"
+    assert "cache" in output(python, "-c", made, cwd=tmp_path)
 
 
 def readme_commands() -> list[str]:
-    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
-    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    blocks = re.findall(r"```console\n(.*?)```", README, re.S)
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    return [line.split("#")[0].strip() for line in lines]
 
 
 def test_the_demo_is_the_command_the_readme_shows() -> None:
-    shown = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    (command,) = [line for line in readme_commands() if line.startswith("mtn compare demo")]
-    assert command.split("#")[0].strip() in shown.replace(".venv/bin/", "")
+    (command,) = [line for line in readme_commands() if line.endswith("--out runs/demo")]
+    assert command in output("make", "--dry-run", "demo", cwd=ROOT).replace(".venv/bin/", "")
 
 
-@pytest.mark.parametrize("command", [c for c in readme_commands() if c.startswith("mtn ") and "compare demo" not in c])
+@pytest.mark.parametrize("command", [line for line in readme_commands() if not line.endswith("--out runs/demo")])
 def test_a_command_of_the_readme_runs(command: str, tmp_path: Path, clusters: Path) -> None:
-    """With small data in place of the user's."""
+    """With small data in place of the reader's."""
     (tmp_path / "my.npz").write_bytes(clusters.read_bytes())
-    binary = Path(sys.executable).parent / "mtn"
-    words = command.split("#")[0].split()[1:]
-    done = subprocess.run([binary, *words], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    if "convert" not in command:
+        arrays.unpack(clusters, tmp_path / "my")
+    program, *words = command.split()
+    short = ["--set", "train.min_steps=5"] if words[0] in ("run", "compare") else []
+    output(Path(sys.executable).parent / program, *words, *short, cwd=tmp_path)
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path, clusters: Path) -> None:
+    (tmp_path / "my.npz").write_bytes(clusters.read_bytes())
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    code = code.replace('"memory.total=60"', '"memory.total=60", "train.min_steps=50"')
+    assert 50 < float(output(sys.executable, "-c", code, cwd=tmp_path).split()[0]) <= 100

@@ -41,7 +41,7 @@ def test_cells_are_means_and_sample_standard_deviations(results: list[dict[str, 
     assert str(found["mtn"]["average"]) == "86.5 ± 2.1"
     assert str(found["knn"]["average"]) == "65.0"  # one seed: no spread
     assert found["mtn"]["old"].mean == 70.0  # the base, where it is undefined, is left out
-    assert found["mtn"]["training s"].mean == 3.0
+    assert found["mtn"]["seconds"].mean == 3.0
 
 
 def test_markdown_names_data_protocol_and_seeds(results: list[dict[str, Any]]) -> None:

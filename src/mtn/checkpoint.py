@@ -1,10 +1,11 @@
 """State on disk, safe formats only: a file is written beside its place, synced, then renamed over it."""
 
+import fcntl
 import json
 import os
-import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,7 @@ from mtn.errors import InputError
 
 def write(path: Path, fill: Callable[[Path], object]) -> None:
     """Let `fill` make a file, and put it at `path` whole or not at all."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.partial")  # one name: what a kill leaves behind is overwritten
     try:
         fill(temporary)
         _sync(temporary)
@@ -28,6 +27,19 @@ def write(path: Path, fill: Callable[[Path], object]) -> None:
         _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Only one process at a time may write in `folder`; the system frees the lock however that process ends."""
+    handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise InputError(f"another process is at work in {folder}: wait for it, or give another --out") from None
+    finally:
+        os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -48,8 +60,8 @@ def read_json(path: Path) -> Any:
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Tensors and JSON facts in one file, so that they can never be of different moments."""
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    metadata = {"facts": json.dumps(facts), "checksum": str(_checksum(whole))}
-    write(path, lambda temporary: save_file(whole, temporary, metadata))
+    text = json.dumps(facts)
+    write(path, lambda temporary: save_file(whole, temporary, {"facts": text, "checksum": _checksum(whole, text)}))
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -58,11 +70,11 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             metadata = file.metadata() or {}
+        whole = metadata["checksum"] == _checksum(tensors, metadata["facts"])
         facts = json.loads(metadata["facts"])
-        checksum = int(metadata["checksum"])
     except (SafetensorError, KeyError, ValueError) as error:
         raise InputError(f"{path} is damaged or not a state of mtn: {error}") from None
-    if checksum != _checksum(tensors):
+    if not whole:
         raise InputError(f"{path} is damaged: its checksum does not match")
     return tensors, facts
 
@@ -92,13 +104,13 @@ def put(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
-    total = 0
-    for name in sorted(tensors):
-        total = zlib.crc32(name.encode(), total)
-        if tensors[name].numel():
-            total = zlib.crc32(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data, total)
-    return total
+def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
+    total = zlib.crc32(facts.encode())
+    for name, tensor in sorted(tensors.items()):
+        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
+        if tensor.numel():
+            total = zlib.crc32(tensor.contiguous().flatten().view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"
 
 
 def _sync(path: Path) -> None:

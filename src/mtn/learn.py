@@ -18,7 +18,7 @@ from mtn import checkpoint, datasets, lesson, metrics
 from mtn.config import Config, Train
 from mtn.errors import InputError
 from mtn.memory import Memory
-from mtn.methods import Method, make
+from mtn.methods import Method, check, make
 from mtn.progress import Progress, silent
 from mtn.stream import Task, split
 from mtn.version import __version__
@@ -45,13 +45,14 @@ def run(
         return finished
     if tasks is None:
         tasks = split(datasets.load(config.stream.data, say), config.stream)
-    with torch.random.fork_rng(devices=[]):
-        learner = Learner(config, tasks, out / "state.safetensors", say, save_every)
-        make_folder(out)
+    check(config)
+    make_folder(out)
+    with checkpoint.lock(out), torch.random.fork_rng(devices=[]):
         checkpoint.write_json(out / "config.json", config.model_dump())
+        learner = Learner(config, tasks, out / "state.safetensors", say, save_every)
         learner.learn()
-    result = learner.result()
-    checkpoint.write_json(out / "result.json", result)
+        result = learner.result()
+        checkpoint.write_json(out / "result.json", result)
     return result
 
 

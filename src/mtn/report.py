@@ -33,11 +33,12 @@ COLUMNS = {
     "newest": lambda r: _after_base(r["newest_accuracy"]),
     "old": lambda r: _after_base(r["old_accuracy"]),
     "forgetting": lambda r: r["forgetting"],
-    "training s": lambda r: r["seconds"]["training"] + r["seconds"]["retrieval"],
+    "seconds": lambda r: r["seconds"]["training"] + r["seconds"]["retrieval"],
 }
 LEGEND = (
     "Per cent. average: mean accuracy over all tasks, the base among them; newest, old: accuracy on the newest task's "
-    "classes and on all earlier ones, mean over the tasks after the base; ±: standard deviation over seeds."
+    "classes and on all earlier ones, mean over the tasks after the base; seconds: of training and retrieval; "
+    "±: standard deviation over seeds."
 )
 
 
@@ -49,9 +50,12 @@ class Cell:
     std: float | None
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, digits: int = 1, sign: str = " ± ") -> str:
         if self.mean is None:
             return "–"
-        return f"{self.mean:.1f}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
+        return f"{self.mean:.{digits}f}" + ("" if self.std is None else f"{sign}{self.std:.{digits}f}")
 
 
 def cells(results: Sequence[Result]) -> dict[str, dict[str, Cell]]:
@@ -69,12 +73,14 @@ def _cell(values: list[float | None]) -> Cell:
 
 
 def rich_table(results: Sequence[Result]) -> Table:
+    """The columns that fit into 80 characters."""
     table = Table(title=headline(results), caption=LEGEND)
     table.add_column("method")
-    for name in COLUMNS:
-        table.add_column(name, justify="right")
+    shown = [name for name in COLUMNS if name != "without base"]
+    for name in shown:
+        table.add_column(name, justify="right", no_wrap=True)
     for method, row in cells(results).items():
-        table.add_row(method, *map(str, row.values()))
+        table.add_row(method, *(row[name].text(0 if name == "seconds" else 1, "±") for name in shown))
     return table
 
 

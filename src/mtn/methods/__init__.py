@@ -17,7 +17,7 @@ METHODS: dict[str, type[Method]] = {
     "joint": Joint,
 }
 
-__all__ = ["METHODS", "Batch", "LinearHead", "Method", "find", "make"]
+__all__ = ["METHODS", "Batch", "LinearHead", "Method", "check", "find", "make"]
 
 
 def find(name: str) -> type[Method]:
@@ -36,10 +36,15 @@ def find(name: str) -> type[Method]:
     return found
 
 
+def check(config: Config) -> None:
+    """Refuse a method that is not there, or a loss that is not its own."""
+    name, loss = config.method.name, config.train.loss
+    losses = find(name).losses
+    if loss is not None and loss not in losses:
+        takes = f"takes {', '.join(losses)}" if losses else "has no loss to choose"
+        raise InputError(f"train.loss = {loss!r}: method {name!r} {takes}")
+
+
 def make(dimension: int, config: Config) -> Method:
-    cls = find(config.method.name)
-    loss = config.train.loss
-    if loss is not None and loss not in cls.losses:
-        takes = f"takes {', '.join(cls.losses)}" if cls.losses else "has no loss to choose"
-        raise InputError(f"train.loss = {loss!r}: method {config.method.name!r} {takes}")
-    return cls(dimension, config)
+    check(config)
+    return find(config.method.name)(dimension, config)
