@@ -212,6 +212,27 @@ def test_a_written_file_can_be_read_by_those_who_could_read_any_other(tmp_path):
     assert oct(os.stat(tmp_path / "written").st_mode) == oct(os.stat(ordinary).st_mode)
 
 
+# ---- one writer
+
+
+def test_a_folder_is_locked_for_others_until_it_is_left(tmp_path):
+    for _ in range(2):
+        with (
+            checkpoint.lock(tmp_path),
+            pytest.raises(InputError, match=f"another process is at work in {tmp_path}"),
+            checkpoint.lock(tmp_path),
+        ):
+            pytest.fail("the second one must not get in")
+
+
+def test_a_lock_is_freed_by_an_error_which_stays_what_it_is(tmp_path):
+    for error in (KeyError, BlockingIOError):  # the latter comes from a full terminal, too
+        with pytest.raises(error), checkpoint.lock(tmp_path):
+            raise error
+    with checkpoint.lock(tmp_path):
+        pass
+
+
 # ---- into a module
 
 

@@ -34,10 +34,11 @@ def lock(folder: Path) -> Iterator[None]:
     """Only one process at a time may write in `folder`; the system frees the lock however that process ends."""
     handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another process is at work in {folder}: wait for it, or give another --out") from None
         yield
-    except BlockingIOError:
-        raise InputError(f"another process is at work in {folder}: wait for it, or give another --out") from None
     finally:
         os.close(handle)
 

@@ -21,7 +21,14 @@ AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=True,  # 10 and 10.0 are one configuration
+        use_attribute_docstrings=True,
+    )
 
 
 class Stream(Section):
@@ -100,7 +107,7 @@ class Train(Section):
 
 
 class Config(Section):
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Of initialisation and sampling; the class order has its own."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     stream: Stream
@@ -230,7 +237,10 @@ def _merge(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
+    found = error.errors()
+    unknown = [one for one in found if one["type"] == "extra_forbidden"]  # a misspelt key is also a missing one
+    deepest = max((one for one in found if one["loc"][:2] == found[0]["loc"][:2]), key=lambda one: len(one["loc"]))
+    first = unknown[0] if unknown else deepest
     key = ".".join(str(part) for part in first["loc"] if str(part) in ".".join(keys()).split("."))
     if first["type"] == "extra_forbidden":
         key = ".".join(str(part) for part in first["loc"])

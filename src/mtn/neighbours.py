@@ -46,7 +46,8 @@ class Retrieval:
     def __getitem__(self, rows: Tensor | slice) -> Neighbours:
         index = self.index[rows]
         real = index.clamp(min=0).long()
-        return Neighbours(self.x[real], self.y[real], self.similarity[rows], index >= 0, self.full)
+        labels = self.y[real].where(index >= 0, 0)  # a class every model knows
+        return Neighbours(self.x[real], labels, self.similarity[rows], index >= 0, self.full)
 
 
 def nearest(
@@ -78,6 +79,8 @@ def nearest_within(
             index[place, rows, : found.shape[1]] = found.int()
             similarity[place, rows, : found.shape[1]] = scores
         say("searching", rows.stop, len(queries))
+    if not len(memory):  # a row for padding to point at
+        x, y = x.new_zeros(1, x.shape[1]), y.new_zeros(1)
     full = (index >= 0).flatten(1).all(1).tolist()
     return [Retrieval(x, y, index[place], similarity[place], full[place]) for place in range(len(firsts))]
 

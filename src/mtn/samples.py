@@ -31,7 +31,7 @@ class Samples:
     def x(self, index: Tensor | slice = slice(None)) -> Tensor:
         """Unit-length float32 vectors (cosine is the metric everywhere: docs/design.md, choice 7)."""
         rows = self.rows[index.numpy() if isinstance(index, Tensor) else index]
-        return F.normalize(torch.from_numpy(np.asarray(self.source[rows], np.float32)), dim=1)
+        return unit(self.source[rows])
 
     def select(self, index: np.ndarray | Tensor) -> "Samples":
         """The samples at `index` (positions or a mask)."""
@@ -69,6 +69,13 @@ class Data:
             return self.train, self.validation
         held_out = every_tenth(self.train.y)
         return self.train.select(~held_out), self.train.select(held_out)
+
+
+def unit(x: np.ndarray) -> Tensor:
+    """Rows at length 1, a row of zeros as it is. Divided by their largest entry first: squares of 1e30 overflow."""
+    wide = torch.from_numpy(np.asarray(x, np.float64 if x.dtype.itemsize > 4 else np.float32))
+    largest = wide.abs().amax(1, keepdim=True)
+    return F.normalize((wide / largest.where(largest > 0, 1)).float(), dim=1)
 
 
 def every_tenth(y: Tensor) -> Tensor:

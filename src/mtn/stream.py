@@ -64,7 +64,10 @@ def class_order(names: list[str], order: int | str) -> list[int]:
     path = Path(order)
     if not path.is_file():
         raise InputError(f"stream.order: no file {order!r}")
-    listed = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    try:
+        listed = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise InputError(f"stream.order file {order} is not UTF-8 text: {error}") from None
     return _indices(names, listed, f"stream.order file {order}")
 
 

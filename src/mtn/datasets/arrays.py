@@ -5,8 +5,10 @@ Arrays: x_train, y_train, x_test, y_test; optional x_val, y_val, and names (then
 
 import os
 import shutil
+import tokenize
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +20,19 @@ from mtn.samples import CHUNK, Data, Samples
 REQUIRED = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("x_val", "y_val", "names")
 
+DAMAGE = (ValueError, OSError, EOFError, SyntaxError, RuntimeError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
+"""What NumPy and zipfile raise on files with a flipped bit."""
+
 
 def load(path: Path) -> Data:
     arrays = _read_folder(path) if path.is_dir() else _read_npz(path)
-    missing = [name for name in REQUIRED if name not in arrays]
-    if missing:
-        raise InputError(f"{path} lacks {', '.join(missing)}; an .npz or a folder of .npy needs {', '.join(REQUIRED)}")
+    _complete(arrays, path)
     if ("x_val" in arrays) != ("y_val" in arrays):
         raise InputError(f"{path} has one of x_val and y_val without the other")
     splits = [split for split in ("train", "val", "test") if f"x_{split}" in arrays]
     for split in splits:
         _check(arrays[f"x_{split}"], arrays[f"y_{split}"], split, arrays["x_train"], path)
-    names, numbered = _classes(arrays, splits, path)
+    names, numbered = _classes({name: _text(array, name, path) for name, array in arrays.items()}, splits, path)
     samples, first_id = {}, 0
     for split in splits:
         x = arrays[f"x_{split}"]
@@ -47,25 +50,34 @@ def unpack(npz: Path, folder: Path) -> None:
     with _open_zip(npz) as archive:
         temporary.mkdir(parents=True)
         try:
+            _complete([name.removesuffix(".npy") for name in archive.namelist()], npz)
             for name in REQUIRED + OPTIONAL:
                 if f"{name}.npy" in archive.namelist():
                     with archive.open(f"{name}.npy") as source, (temporary / f"{name}.npy").open("wb") as target:
                         shutil.copyfileobj(source, target, 1 << 22)
             temporary.rename(folder)
+        except InputError:
+            raise
+        except DAMAGE as error:
+            raise InputError(f"{npz} cannot be read: {error}") from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _complete(names: Iterable[str], path: Path) -> None:
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        raise InputError(f"{path} lacks {', '.join(missing)}; an .npz or a folder of .npy needs {', '.join(REQUIRED)}")
+
+
 def _read_folder(path: Path) -> dict[str, np.ndarray]:
-    found = {}
-    for name in REQUIRED + OPTIONAL:
-        file = path / f"{name}.npy"
-        if file.is_file():
-            try:
-                found[name] = np.load(file, mmap_mode="r" if name.startswith("x_") else None, allow_pickle=False)
-            except (ValueError, OSError, EOFError) as error:
-                raise InputError(f"{file} cannot be read: {_why(error)}") from None
-    return found
+    files = {name: path / f"{name}.npy" for name in REQUIRED + OPTIONAL}
+    present = {name: file for name, file in files.items() if file.is_file()}
+
+    def mapped(name: str) -> np.ndarray:
+        return np.load(present[name], mmap_mode="r" if name.startswith("x_") else None, allow_pickle=False)
+
+    return {name: _array(mapped, name, str(file)) for name, file in present.items()}
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -77,11 +89,35 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
             f"{path} holds {size / 1e9:.1f} GB, more than half of this machine's memory; "
             f"make it a folder, which is memory-mapped: mtn convert {path} {path.with_suffix('')}"
         )
+    with _opened(path) as file:
+        present = [name for name in REQUIRED + OPTIONAL if name in file.files]
+        return {name: _array(file.__getitem__, name, f"{path}: {name}") for name in present}
+
+
+def _opened(path: Path) -> np.lib.npyio.NpzFile:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in REQUIRED + OPTIONAL if name in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read: {_why(error)}") from None
+        file: np.lib.npyio.NpzFile = np.load(path, allow_pickle=False)
+    except DAMAGE as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    return file
+
+
+def _array(read: Callable[[str], np.ndarray], name: str, where: str) -> np.ndarray:
+    try:
+        array = read(name)
+    except DAMAGE as error:
+        raise InputError(f"{where} cannot be read: {_why(error)}") from None
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{where} is not an array")
+    return array
+
+
+def _text(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+    """Bytes as the text they are."""
+    try:
+        return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: {name} is not UTF-8 text: {error}") from None
 
 
 def _open_zip(path: Path) -> zipfile.ZipFile:
@@ -128,10 +164,10 @@ def _classes(
             raise InputError(f"{path}: y_{split} has the label {label!s}, of which x_train has no sample")
         numbered[split] = place.astype(np.int64)
     if "names" not in arrays:
-        return [label.decode() if isinstance(label, bytes) else str(label) for label in known.tolist()], numbered
+        return [str(label) for label in known.tolist()], numbered
     names = arrays["names"]
     if known.dtype.kind not in "iu" or names.ndim != 1 or known.min() < 0 or known.max() >= len(names):
-        raise InputError(f"{path}: with names, labels must be integers from 0 to {len(names) - 1} (the last name)")
+        raise InputError(f"{path}: with names, labels must be integers from 0 to {names.size - 1} (the last name)")
     listed = [str(names[label]) for label in known]
     if len(set(listed)) < len(listed):
         raise InputError(f"{path}: names must differ from each other")
