@@ -1,0 +1,316 @@
+"""Glyphs-1k: an image data set of 1 000 classes that needs no download.
+
+A class is a character; its images are that character in the twelve DejaVu text fonts that matplotlib brings along,
+each shifted, scaled, rotated, sheared, thinned or thickened, noisy and partly hidden. Characters present in all twelve
+fonts are taken, those that look alike are dropped, and 1 000 become the classes. The others, where they look like no
+class, are left for pre-training the encoder.
+
+Fonts are split so that training has seen every family (Sans, Sans Mono, Serif) and every style (regular, bold, slanted,
+both), but never the combinations it is validated or tested on: a moderate shift, and one test font a family.
+
+Shapes: N images, S strokes (thin, plain, thick), R the side of a master drawing.
+"""
+
+import hashlib
+import math
+import os
+import tempfile
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.ft2font import FT2Font
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+from torch.nn import functional as F
+
+from mtn.encoders import glyph
+from mtn.errors import InputError
+from mtn.progress import Progress, silent
+
+FONTS = {
+    "train": ("Sans", "Sans-Bold", "Sans-Oblique", "SansMono", "SansMono-BoldOblique", "Serif", "Serif-BoldItalic"),
+    "val": ("SansMono-Oblique", "Serif-Bold"),
+    "test": ("Sans-BoldOblique", "SansMono-Bold", "Serif-Italic"),
+}
+COUNTS = {"train": 100, "val": 20, "test": 30}
+CLASSES = 1000
+SEED = 2022
+FORMAT = 1
+
+UPRIGHT = ("Sans", "SansMono", "Serif")  # one plain font a family decides what looks alike
+LOOK_ALIKE = 0.97
+POINTS, MASTER, FIT, SIDE = 96, 64, 48, 32  # font size; side of a master; its longest stroke; side of an image
+
+
+@dataclass(frozen=True)
+class Distortion:
+    """How far an image may be from the plain character: each field bounds a uniform draw."""
+
+    rotation: float = 12.0  # degrees, either way
+    shear: float = 0.2
+    scale: tuple[float, float] = (0.75, 1.1)
+    stretch: float = 0.15  # width against height
+    shift: float = 3.0  # pixels of the image
+    stroke: float = 0.9  # 1 is one master pixel on every edge
+    contrast: tuple[float, float] = (0.6, 1.0)
+    noise: float = 0.15
+    occlusion: float = 10.0  # longest side of the hidden rectangle, pixels
+
+
+# --- characters ---------------------------------------------------------------------------------------------------
+
+
+def font_file(font: str) -> Path:
+    """Where matplotlib keeps the DejaVu font of this short name."""
+    return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"DejaVu{font}.ttf"
+
+
+@lru_cache
+def shared_characters() -> list[str]:
+    """Visible characters that all twelve fonts have, in code point order."""
+    fonts = [font for split in FONTS.values() for font in split]
+    codes = set.intersection(*(set(FT2Font(str(font_file(font))).get_charmap()) for font in fonts))
+    return [character for character in map(chr, sorted(codes)) if is_visible(character)]
+
+
+def is_visible(character: str) -> bool:
+    """Whether a character leaves ink of its own: a superscript is its letter once every size is the same."""
+    alone = unicodedata.category(character)[0] not in "ZCM"
+    raised = unicodedata.decomposition(character).startswith(("<super>", "<sub>"))
+    return alone and not raised and load_face(UPRIGHT[0]).getmask(character).getbbox() is not None
+
+
+def plain_bitmaps(characters: list[str], font: str) -> Tensor:
+    """Unit-length 32 x 32 bitmaps, a row a character: what look-alikes are judged on.
+
+    Slightly blurred, so that the weight of a stroke or half a pixel does not tell `v` from `V`.
+    """
+    bitmaps = F.avg_pool2d(torch.from_numpy(draw(characters, font)).float().unsqueeze(1), MASTER // SIDE)
+    return F.normalize(F.avg_pool2d(bitmaps, 3, 1, 1).flatten(1))
+
+
+def drop_look_alikes(characters: list[str]) -> list[str]:
+    """Keep a character unless an earlier one has nearly its bitmap in a plain font: А (Cyrillic) is A (Latin)."""
+    bitmaps = [plain_bitmaps(characters, font) for font in UPRIGHT]
+    cosine = torch.stack([b @ b.T for b in bitmaps]).amax(0).numpy()
+    kept: list[int] = []
+    for index in range(len(characters)):
+        if not kept or cosine[index, kept].max() < LOOK_ALIKE:
+            kept.append(index)
+    return [characters[index] for index in kept]
+
+
+@lru_cache
+def class_characters() -> list[str]:
+    """The characters of the 1 000 classes in label order.
+
+    The order is that of a hash of each character on its own, so one character more or less moves no other.
+    """
+    distinct = drop_look_alikes(shared_characters())
+    return sorted(distinct, key=lambda c: hashlib.sha256(f"{SEED} {c}".encode()).digest())[:CLASSES]
+
+
+def other_characters(font: str) -> list[str]:
+    """What pre-training may see of a font: the shared characters that are no class and look like none."""
+    classes = class_characters()
+    others = sorted(set(shared_characters()) - set(classes))
+    cosine = plain_bitmaps(others, font) @ plain_bitmaps(classes, font).T
+    return [character for character, most in zip(others, cosine.amax(1), strict=True) if most < LOOK_ALIKE]
+
+
+def class_name(character: str) -> str:
+    """For example `U+0411 Б`."""
+    return f"U+{ord(character):04X} {character}"
+
+
+# --- drawing ------------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def load_face(font: str) -> ImageFont.FreeTypeFont:
+    """The font at the size all masters are drawn from."""
+    return ImageFont.truetype(str(font_file(font)), POINTS, layout_engine=ImageFont.Layout.BASIC)
+
+
+def draw(characters: list[str], font: str) -> np.ndarray:
+    """Master drawings (N, R, R): centred, and enlarged so that the longer side is the same for all."""
+    face, masters = load_face(font), np.zeros((len(characters), MASTER, MASTER), np.uint8)
+    for master, character in zip(masters, characters, strict=True):
+        mask = face.getmask(character)
+        box = mask.getbbox()
+        size = box[2] - box[0], box[3] - box[1]
+        width, height = (max(1, round(side * FIT / max(size))) for side in size)
+        shape = Image.frombytes("L", mask.size, bytes(mask)).resize((width, height), Image.Resampling.BICUBIC, box)
+        top, left = (MASTER - height) // 2, (MASTER - width) // 2
+        master[top : top + height, left : left + width] = np.asarray(shape)
+    return masters
+
+
+def strokes(masters: np.ndarray) -> Tensor:
+    """(N, R, R) drawings to (N, S, R, R) in 0..1: one pixel thinner, as drawn, one pixel thicker."""
+    plain = torch.from_numpy(masters).float().unsqueeze(1) / 255
+    thick, thin = F.max_pool2d(plain, 3, 1, 1), -F.max_pool2d(-plain, 3, 1, 1)
+    return torch.cat([thin, plain, thick], 1)
+
+
+def distort(strokes: Tensor, how: Distortion, generator: np.random.Generator) -> Tensor:
+    """One random image (N, 32, 32), floats in 0..1, of every master (N, S, R, R)."""
+    image = place(blend(strokes, how, generator), how, generator)
+    contrast = uniform(generator, *how.contrast, (len(image), 1, 1))
+    image = hide(image * contrast, how, generator)
+    grain = torch.from_numpy(generator.standard_normal(image.shape, np.float32))
+    return (image + grain * uniform(generator, 0, how.noise, (len(image), 1, 1))).clamp_(0, 1)
+
+
+def uniform(generator: np.random.Generator, low: float, high: float, shape: tuple[int, ...]) -> Tensor:
+    """Uniform draws as a float tensor."""
+    return torch.from_numpy(generator.uniform(low, high, shape).astype(np.float32))
+
+
+def blend(strokes: Tensor, how: Distortion, generator: np.random.Generator) -> Tensor:
+    """A random stroke width: between the thin, the plain and the thick drawing."""
+    amount = uniform(generator, -how.stroke, how.stroke, (len(strokes), 1, 1))
+    thin, plain, thick = strokes.unbind(1)
+    return torch.lerp(plain, torch.where(amount < 0, thin, thick), amount.abs())
+
+
+def place(drawing: Tensor, how: Distortion, generator: np.random.Generator) -> Tensor:
+    """Random affine map of (N, R, R), then the mean of each pixel's area: (N, 32, 32)."""
+    n = len(drawing)
+    angle = uniform(generator, -how.rotation, how.rotation, (n,)) * (math.pi / 180)
+    shear = uniform(generator, -how.shear, how.shear, (n,))
+    stretch = uniform(generator, 1 - how.stretch, 1 + how.stretch, (n,)).sqrt()
+    zoom = uniform(generator, *how.scale, (n,)).reciprocal()
+    shift = uniform(generator, -how.shift, how.shift, (n, 2)) * (2 / SIDE)
+    rows = (
+        torch.stack([angle.cos() / stretch, shear - angle.sin(), shift[:, 0]], 1),
+        torch.stack([angle.sin(), angle.cos() * stretch, shift[:, 1]], 1),
+    )
+    theta = torch.stack(rows, 1) * zoom[:, None, None]
+    grid = F.affine_grid(theta, [n, 1, MASTER, MASTER], align_corners=False)
+    moved = F.grid_sample(drawing.unsqueeze(1), grid, align_corners=False)
+    return F.avg_pool2d(moved, MASTER // SIDE).squeeze(1)
+
+
+def hide(image: Tensor, how: Distortion, generator: np.random.Generator) -> Tensor:
+    """Put a random rectangle of a random grey over every image."""
+    centre = uniform(generator, 0, SIDE, (2, len(image), 1))
+    half = uniform(generator, 0, how.occlusion / 2, (2, len(image), 1))
+    grey = uniform(generator, 0, 1, (len(image), 1, 1))
+    inside = (torch.arange(SIDE) + 0.5 - centre).abs() < half
+    return torch.where(inside[0].unsqueeze(2) & inside[1].unsqueeze(1), grey, image)
+
+
+def render(split: str, label: int) -> np.ndarray:
+    """All images (N, 32, 32) uint8 of one class in one split; they depend on nothing but the seed, split and label."""
+    character, fonts = class_characters()[label], FONTS[split]
+    generator = np.random.default_rng([SEED, list(FONTS).index(split), label])
+    drawn = strokes(np.concatenate([draw([character], font) for font in fonts]))
+    images = distort(drawn[torch.arange(COUNTS[split]) % len(fonts)], Distortion(), generator)
+    return (images * 255).round().byte().numpy()
+
+
+# --- on disk ------------------------------------------------------------------------------------------------------
+
+
+def default_cache() -> Path:
+    """`$MTN_CACHE`, else `mtn` in the user's cache folder."""
+    if chosen := os.environ.get("MTN_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mtn"
+
+
+def prepare(classes: int, *, cache: Path | None = None, on_progress: Progress = silent) -> Path:
+    """The folder with images, features, labels and names of the first `classes` classes; made if it is not there.
+
+    A folder appears under its name only when complete, so processes that make it at the same time all succeed.
+    """
+    if not 2 <= classes <= CLASSES:
+        raise InputError(f"classes must be between 2 and {CLASSES}, got {classes}")
+    weights = hashlib.sha256(glyph.WEIGHTS.read_bytes()).hexdigest()[:8]
+    folder = (cache or default_cache()) / f"glyphs-{classes}-v{FORMAT}-{weights}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+        complete = Path(scratch) / "complete"
+        complete.mkdir()
+        write(complete, classes, on_progress)
+        publish(complete, folder)
+    return folder
+
+
+def write(folder: Path, classes: int, on_progress: Progress) -> None:
+    """Render and encode every split into `folder`."""
+    encoder = glyph.load()
+    save(folder / "names.npy", np.array([class_name(character) for character in class_characters()[:classes]]))
+    for split, count in COUNTS.items():
+        images = np.empty((classes * count, SIDE, SIDE), np.uint8)
+        for label in range(classes):
+            images[label * count : (label + 1) * count] = render(split, label)
+            on_progress(f"draw {split}", label + 1, classes)
+        features = encoder.encode(images, on_batch=partial(on_progress, f"encode {split}"))
+        save(folder / f"images_{split}.npy", images)
+        save(folder / f"x_{split}.npy", features.astype(np.float16))
+        save(folder / f"y_{split}.npy", np.arange(classes, dtype=np.int64).repeat(count))
+
+
+def save(path: Path, array: np.ndarray) -> None:
+    """Write an array and wait until it is on the disk."""
+    with path.open("wb") as file:
+        np.save(file, array)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def publish(complete: Path, folder: Path) -> None:
+    """Give a complete folder its name, unless another process was first."""
+    sync_folder(complete)
+    try:
+        complete.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system can tell."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(handle)
+        os.close(handle)
+
+
+# --- picture ------------------------------------------------------------------------------------------------------
+
+
+def contact_sheet(path: Path, labels: Sequence[int] = range(12)) -> None:
+    """A PNG with a row of images for each class: training on the left, then validation, then test."""
+    blocks = {"training": ("train", 7), "validation": ("val", 4), "test": ("test", 6)}
+    cell, left, top, gap = 2 * (SIDE + 2), 150, 44, 28
+    width = left + sum(count * cell + gap for _, count in blocks.values())
+    sheet = Image.new("L", (width, top + cell * len(labels) + gap // 2), 255)
+    pen, letters = ImageDraw.Draw(sheet), ImageFont.truetype(str(font_file("Sans")), 20)
+    for row, label in enumerate(labels):
+        name = class_name(class_characters()[label])
+        pen.text((left - 14, top + cell * (row + 0.5)), name, font=letters, anchor="rm")
+    for heading, (split, count) in blocks.items():
+        pictures = mosaic([render(split, label)[:count] for label in labels])
+        sheet.paste(pictures.resize((cell * count, cell * len(labels)), Image.Resampling.NEAREST), (left, top))
+        title = f"{heading}: {len(FONTS[split])} fonts"
+        pen.text((left + cell * count / 2, top / 2), title, font=letters, anchor="mm")
+        left += cell * count + gap
+    sheet.quantize(12).save(path, optimize=True)
+
+
+def mosaic(rows: list[np.ndarray]) -> Image.Image:
+    """Rows of (N, 32, 32) images as one picture, dark on light."""
+    framed = np.pad(np.stack(rows), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    return Image.fromarray(255 - np.concatenate([np.hstack(row) for row in framed]))
