@@ -48,18 +48,16 @@ def unpack(npz: Path, folder: Path) -> None:
         raise InputError(f"{folder} exists already")
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     with _open_zip(npz) as archive:
+        _complete([name.removesuffix(".npy") for name in archive.namelist()], npz)
         temporary.mkdir(parents=True)
         try:
-            _complete([name.removesuffix(".npy") for name in archive.namelist()], npz)
             for name in REQUIRED + OPTIONAL:
                 if f"{name}.npy" in archive.namelist():
                     with archive.open(f"{name}.npy") as source, (temporary / f"{name}.npy").open("wb") as target:
                         shutil.copyfileobj(source, target, 1 << 22)
             temporary.rename(folder)
-        except InputError:
-            raise
         except DAMAGE as error:
-            raise InputError(f"{npz} cannot be read: {error}") from None
+            raise InputError(f"{npz} cannot be unpacked: {error}") from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
