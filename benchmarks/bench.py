@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from mtn import learn, lesson, losses
 from mtn.config import Config, parse
 from mtn.memory import Memory
-from mtn.methods import Method, make
+from mtn.methods import Method, Stage, make
 from mtn.model import SIZES, spread
 from mtn.neighbours import top_k
 from mtn.samples import Samples
@@ -123,7 +123,7 @@ class Ours:
         self.method: Method = make(D, config)
         self.method.begin_task(self.task)
         start = time.perf_counter()
-        self.lesson = lesson.prepare([self.task], self.method, before.eval(), memory, config)
+        self.lesson = lesson.prepare([self.task], Stage(), self.method, before.eval(), memory, config)
         self.once = time.perf_counter() - start
         optimiser = learn.make_optimiser(self.method, config.train)
         self.loop = learn.minimise(

@@ -107,12 +107,12 @@ def test_result_has_every_field(configure: Callable[..., Config], tmp_path: Path
     assert list(result) == [
         "method", "data", "seed", "classes_per_task", "accuracy", "average_incremental_accuracy",
         "average_without_base", "last_accuracy", "matrix", "forgetting", "backward_transfer", "newest_accuracy",
-        "old_accuracy", "balanced_accuracy", "seconds", "train_samples_per_second", "peak_memory_mb", "config",
+        "old_accuracy", "balanced_accuracy", "seconds", "kept", "train_samples_per_second", "peak_memory_mb", "config",
         "versions",
     ]  # fmt: skip
     assert result["classes_per_task"] == [6, 2, 2, 2]
     assert result["old_accuracy"][0] is None and all(value is not None for value in result["old_accuracy"][1:])
-    assert set(result["seconds"]) == {"retrieval", "training", "evaluation"}
+    assert set(result["seconds"]) == {"retrieval", "training", "evaluation", "per_1000_queries"}
 
 
 def test_divergence_is_an_error_that_names_the_rate(configure: Callable[..., Config], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from mtn import datasets
 from mtn.config import Config
 from mtn.lesson import Lesson, Portion, generator, predictions, prepare
 from mtn.memory import Memory
-from mtn.methods import Method, make
+from mtn.methods import Method, Stage, make
 from mtn.neighbours import nearest
 from mtn.samples import Samples
 from mtn.stream import Task, split
@@ -38,7 +38,8 @@ class Taught:
             self.memory.add(task.train, generator(task.index))
             self.before = copy.deepcopy(self.method) if self.method.distils and task.index else None
             self.method.begin_task(task)
-        self.lesson: Lesson = prepare(self.tasks, self.method, self.before, self.memory, config)
+        stage = self.method.stages(self.task)[0]
+        self.lesson: Lesson = prepare(self.tasks, stage, self.method, self.before, self.memory, config)
 
     @property
     def task(self) -> Task:
@@ -264,7 +265,7 @@ def test_a_memory_without_any_old_exemplar_is_enough_for_a_lesson(teach, method)
     taught = teach("mtn", 1, method=method)
     memory = Memory(taught.config.memory, taught.task.train.dimension)
     memory.add(taught.task.train, generator(0))
-    lesson = prepare(taught.tasks, taught.method, taught.before, memory, taught.config)
+    lesson = prepare(taught.tasks, Stage(), taught.method, taught.before, memory, taught.config)
     assert lesson.replay is None
     assert lesson.batch(0).before.isfinite().all()
 

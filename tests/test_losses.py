@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mtn.losses import balanced_cross_entropy, cross_entropy, separated_softmax, taskwise_distillation
+from mtn.losses import (
+    balanced_cross_entropy,
+    cross_entropy,
+    margin_ranking,
+    nca,
+    separated_softmax,
+    soft_cross_entropy,
+    taskwise_distillation,
+)
 
 LN2, LN3, LN4, LN5 = (math.log(n) for n in (2, 3, 4, 5))
 
@@ -172,3 +180,84 @@ def test_balanced_cross_entropy_is_finite_for_a_share_of_zero(label):
     share, y = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([label])
     assert balanced_cross_entropy(rand(1, 3), y, share).isfinite()
     assert gradient(lambda z: balanced_cross_entropy(z, y, share), rand(1, 3)).isfinite().all()
+
+
+# ---- soft cross-entropy (BiC)
+
+
+def test_soft_cross_entropy_by_hand():
+    # targets 3/4 and 1/4, outputs 1/2 and 1/2: -(3/4 + 1/4) log 1/2
+    close(soft_cross_entropy(torch.zeros(1, 2), torch.tensor([P]), 1.0), LN2)
+    # targets 1/2 and 1/2, outputs 3/4 and 1/4; the second sample gives log 2
+    z = torch.tensor([P, [0.0, 0.0]])
+    close(soft_cross_entropy(z, torch.zeros(2, 2), 1.0), ((LN4 - LN3 + LN4) / 2 + LN2) / 2)
+
+
+def test_soft_cross_entropy_at_temperature_two_halves_both_logits_and_is_not_multiplied():
+    z, before = torch.tensor([[0.0, 2 * LN3]]), torch.tensor([[2 * LN3, 0.0]])
+    # targets 3/4 and 1/4, outputs 1/4 and 3/4
+    close(soft_cross_entropy(z, before, 2.0), 0.75 * LN4 + 0.25 * (LN4 - LN3))
+
+
+def test_soft_cross_entropy_is_least_for_equal_logits_where_it_is_the_entropy():
+    before = torch.tensor([P])
+    close(soft_cross_entropy(before, before, 1.0), 0.75 * (LN4 - LN3) + 0.25 * LN4)
+    grad = gradient(lambda z: soft_cross_entropy(z, before, 2.0), before)
+    torch.testing.assert_close(grad, torch.zeros(1, 2), atol=1e-6, rtol=0)
+    assert soft_cross_entropy(before + torch.tensor([[0.1, 0.0]]), before, 2.0) > soft_cross_entropy(
+        before, before, 2.0
+    )
+
+
+# ---- margin ranking (LUCIR): classes 0 and 1 are old, 2, 3 and 4 new
+
+COSINES = [0.75, 9.0, 0.5, 0.25, -1.0]  # the other old class is no rival
+
+
+def test_margin_ranking_by_hand_against_the_two_best_new_classes():
+    # 1/2 - 3/4 + 1/2 = 1/4, 1/2 - 3/4 + 1/4 = 0; the third new class does not count
+    close(margin_ranking(torch.tensor([COSINES]), torch.tensor([0]), 2, 0.5, 2), 0.25 / 2)
+    # a sample of a new class is left out of the mean
+    close(margin_ranking(torch.tensor([COSINES, [9.0] * 5]), torch.tensor([0, 3]), 2, 0.5, 2), 0.25 / 2)
+
+
+def test_margin_ranking_grows_with_the_margin_and_is_never_negative():
+    z, y = torch.tensor([COSINES]), torch.tensor([0])
+    found = [margin_ranking(z, y, 2, margin, 2).item() for margin in (0.0, 0.5, 1.0)]
+    assert found == pytest.approx([0.0, 0.125, (0.75 + 0.5) / 2])
+
+
+def test_margin_ranking_with_fewer_new_classes_than_rivals_takes_those_there_are():
+    close(margin_ranking(torch.tensor([COSINES[:3]]), torch.tensor([0]), 2, 0.5, 2), 0.25)
+
+
+@pytest.mark.parametrize(("y", "old"), [([2, 3], 2), ([0, 4], 0)], ids=["no old sample", "base"])
+def test_margin_ranking_without_old_samples_is_zero_and_pulls_nowhere(y, old):
+    z = rand(2, 5)
+    close(margin_ranking(z, torch.tensor(y), old, 0.5, 2), 0.0)
+    assert not gradient(lambda z: margin_ranking(z, torch.tensor(y), old, 0.5, 2), z).any()
+
+
+# ---- NCA (PODNet)
+
+
+def test_nca_by_hand_leaves_the_true_class_out_of_the_denominator():
+    scale = torch.tensor(2.0)
+    z = torch.tensor([[0.25, 0.0, 0.0]])
+    # log(e^0 + e^0) - 2 (0.25 - 0.5) = log 2 + 1/2; with the true class below the line it would be more
+    close(nca(z, torch.tensor([0]), scale, 0.5), LN2 + 0.5)
+    # true class 1: log(e^(2 x 0.25) + e^0) - 2 (0 - 0.5)
+    close(nca(z, torch.tensor([1]), scale, 0.5), math.log(math.exp(0.5) + 1) + 1)
+    close(nca(z.expand(2, 3), torch.tensor([0, 1]), scale, 0.5), (LN2 + 0.5 + math.log(math.exp(0.5) + 1) + 1) / 2)
+
+
+def test_nca_grows_with_the_margin():
+    z, y, scale = torch.zeros(1, 3), torch.tensor([0]), torch.tensor(1.0)
+    found = [nca(z, y, scale, margin).item() for margin in (0.0, 0.6, 5.0)]
+    assert found == pytest.approx([LN2, LN2 + 0.6, LN2 + 5.0])  # in the released code all three are the same
+
+
+def test_nca_is_zero_beyond_the_margin():
+    z, y, scale = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0]), torch.tensor(1.0)
+    close(nca(z, y, scale, 0.6), 0.0)  # log 2 - 1.4 < 0
+    assert not gradient(lambda z: nca(z, y, scale, 0.6), z).any()

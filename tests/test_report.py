@@ -23,7 +23,8 @@ def result(method: str, seed: int, accuracy: list[float]) -> dict[str, Any]:
         "forgetting": 3.0,
         "newest_accuracy": [accuracy[0], 40.0],
         "old_accuracy": [None, 70.0],
-        "seconds": {"retrieval": 1.0, "training": 2.0, "evaluation": 4.0},
+        "seconds": {"retrieval": 1.0, "training": 2.0, "evaluation": 4.0, "per_1000_queries": 0.5},
+        "kept": {"exemplars": 1000, "weights": 500, "statistics": 0, "total": 1500, "mb": 0.006},
         "config": {"memory": {"total": 1500, "per_class": None}, "stream": {"evaluate": "test"}},
     }
 
@@ -66,3 +67,18 @@ def test_labels_at_the_ends_do_not_overlap() -> None:
     heights = sorted(text.xy[1] for text in figure.axes[0].texts)
     low, high = figure.axes[0].get_ylim()
     assert min(b - a for a, b in itertools.pairwise(heights)) >= 0.05 * (high - low) * 0.99
+
+
+def test_best_and_second_best_are_marked_and_joint_is_out_of_the_race() -> None:
+    named = {"knn": [70.0, 60.0], "mtn": [90.0, 80.0], "joint": [99.0, 99.0], "ssil": [80.0, 70.0]}
+    text = report.markdown([result(method, 0, accuracy) for method, accuracy in named.items()])
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
+    # average, without base, last; the other columns are equal for all
+    assert lines["mtn"].startswith("| mtn | **85.0** | **80.0** | **80.0** |")
+    assert lines["ssil"].startswith("| ssil | _75.0_ | _70.0_ | _70.0_ |")
+    assert lines["knn"].startswith("| knn | 65.0 | 60.0 | 60.0 |")
+    assert lines["joint"].startswith("| joint | 99.0 | 99.0 | 99.0 |") and "**" not in lines["joint"]
+
+
+def test_two_methods_need_no_marks(results: list[dict[str, Any]]) -> None:
+    assert report.ranks(report.cells(results)) == {}

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mtn import compare as comparison
 from mtn import config, datasets, learn, report
 from mtn.errors import InputError
+from mtn.methods import METHODS
 from mtn.version import __version__
 
 app = typer.Typer(
@@ -45,18 +45,22 @@ def run(recipe: Recipe, set_: Set = [], out: Out = None) -> None:  # noqa: B006 
 @app.command()
 def compare(
     recipe: Recipe,
-    methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = "mtn,ssil,knn",
+    methods: Annotated[str, typer.Option(help="Names, separated by commas, or all.")] = "mtn,ssil,knn",
     seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0",
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes at once; as many as there are cores if unset.")
+    ] = None,
     set_: Set = [],  # noqa: B006
     out: Out = None,
 ) -> None:
     """Run several methods with several seeds and put them side by side."""
     chosen = config.recipe(recipe, set_)
-    names, numbers = _list(methods, "--methods"), [_seed(seed) for seed in _list(seeds, "--seeds")]
+    names = list(METHODS) if methods == "all" else _list(methods, "--methods")
+    numbers = [_seed(seed) for seed in _list(seeds, "--seeds")]
     digest = chosen.replace(seed=0, method={"name": "any"}).digest()
     folder = out or Path("runs") / f"{_stem(recipe)}-compare-{digest}"
     with resumable(folder), bar() as say:
-        results = comparison.compare(chosen, names, numbers, folder, say, _print_line)
+        results = comparison.compare(chosen, names, numbers, folder, say, _print_line, jobs)
     report.write(results, folder, "results")
     console.print(report.rich_table(results))
     console.print(f"{folder}/: results.json, results.md, curve.png, curve.svg", highlight=False)
@@ -109,27 +113,19 @@ def resumable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def bar() -> Iterator[Any]:
-    """A progress line: what, how far, how long still."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    """A line for each thing that goes on: what, how far, how long still."""
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        line = progress.add_task("", visible=False)
-        shown, drawn = "", 0.0
+        lines: dict[str, tuple[Any, str]] = {}
 
         def say(what: str, done: int, of: int) -> None:
-            nonlocal shown, drawn
+            who, _, doing = what.rpartition(" · ")
+            line, shown = lines.get(who) or (progress.add_task(what, total=of), what)
             if what != shown:
-                progress.reset(line, description=what, total=of, completed=done, visible=True)
-            elif time.monotonic() - drawn > 0.05 or done == of:
-                progress.update(line, completed=done, total=of)
-            else:
-                return
-            shown, drawn = what, time.monotonic()
+                progress.reset(line, description=what, total=of)
+            progress.update(line, completed=done, total=of, visible=not (done == of and doing.endswith("testing")))
+            lines[who] = line, what
 
         yield say
 

@@ -1,18 +1,28 @@
 """One recipe, several methods and seeds -> a list of results. A cell that is finished is never done again."""
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from mtn import checkpoint, datasets
 from mtn.config import Config
 from mtn.errors import InputError
-from mtn.learn import look, make_folder, run
+from mtn.learn import find_device, look, make_folder, run
 from mtn.methods import find
 from mtn.progress import Progress, silent
 from mtn.stream import split
 
 MARK = "compare.json"
+
+_queue: Any = None  # in a worker: where its progress goes
 
 
 def compare(
@@ -22,23 +32,104 @@ def compare(
     out: Path,
     say: Progress = silent,
     on_result: Callable[[dict[str, Any]], None] = lambda result: None,
+    jobs: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Every method with every seed, each in a folder of its own below `out`; all of them in results.json."""
+    """Every method with every seed, each in a folder of its own below `out`; all of them in results.json.
+
+    Cells run in `jobs` processes, as many as there are cores if unset. One that cannot run does not stop the others.
+    """
     cells = [cell(config, method, seed) for method in methods for seed in seeds]
     if out.exists() and not (out / MARK).exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is not an empty folder and not a comparison of mtn; give another --out")
-    folders = [out / f"{one.method.name.replace(':', '.')}-seed{one.seed}" for one in cells]
-    tasks = split(datasets.load(config.stream.data, say), config.stream)
-    for one, folder in zip(cells, folders, strict=True):
+    split(datasets.load(config.stream.data, say), config.stream)  # prepares and checks the data once
+    work = [(one, out / f"{one.method.name.replace(':', '.')}-seed{one.seed}") for one in cells]
+    for one, folder in work:
         look(folder, one)  # a folder that belongs to another run should not cost the time of all runs before it
     make_folder(out)
     checkpoint.write_json(out / MARK, {"methods": list(methods), "seeds": list(seeds)})
-    results = []
-    for one, folder in zip(cells, folders, strict=True):
-        results.append(run(one, folder, _named(say, folder.name), tasks=tasks))
-        on_result(results[-1])
+    done: dict[Path, dict[str, Any]] = {}
+    failed: list[str] = []
+    for folder, answer in _run_all(work, jobs or _cores(config), say):
+        if isinstance(answer, InputError):
+            failed.append(f"{folder.name}: {answer}")
+        else:
+            done[folder] = answer
+            on_result(answer)
+    results = [done[folder] for _, folder in work if folder in done]
     checkpoint.write_json(out / "results.json", results)
+    if failed:
+        raise InputError("; ".join(failed) + (f" (the others are in {out})" if done else ""))
     return results
+
+
+Answer = tuple[Path, dict[str, Any] | InputError]
+
+
+def _run_all(work: list[tuple[Config, Path]], jobs: int, say: Progress) -> Iterator[Answer]:
+    """Each cell's result or error, as they are finished.
+
+    Threads a process depend on the command alone, not on what is left to do: rounding depends on them.
+    """
+    jobs = min(jobs, len(work))
+    if jobs == 1 or all((folder / "result.json").exists() for _, folder in work):
+        for one, folder in work:
+            yield _cell_of(one, folder, _named(say, folder.name))
+        return
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    listener = threading.Thread(target=_listen, args=(queue, say), daemon=True)
+    listener.start()
+    start = (queue, max(1, torch.get_num_threads() // jobs))
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=start)
+    try:
+        for future in as_completed([pool.submit(_work, one, folder) for one, folder in work]):
+            yield future.result()
+    except BaseException:  # interrupted: what workers have saved is whole at any moment
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        queue.put(None)
+        listener.join()
+
+
+def _cell_of(config: Config, folder: Path, say: Progress) -> Answer:
+    try:
+        return folder, run(config, folder, say)
+    except InputError as error:
+        return folder, error
+
+
+def _start_worker(queue: Any, threads: int) -> None:
+    global _queue
+    _queue = queue
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(threads)
+
+
+def _work(config: Config, folder: Path) -> Answer:
+    told = 0.0
+
+    def say(what: str, done: int, of: int) -> None:
+        nonlocal told
+        if time.monotonic() - told > 0.2 or done == of:
+            _queue.put((f"{folder.name} · {what}", done, of))
+            told = time.monotonic()
+
+    return _cell_of(config, folder, say)
+
+
+def _listen(queue: Any, say: Progress) -> None:
+    while (said := queue.get()) is not None:
+        say(*said)
+
+
+def _cores(config: Config) -> int:
+    """Processes that do not get in each other's way: one a core, one in all on an accelerator."""
+    if find_device(config.device).type != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cell(config: Config, method: str, seed: int) -> Config:

@@ -80,6 +80,10 @@ class MethodOptions(Section):
     """Add a learned embedding of each neighbour's rank."""
     readout: Literal["cls", "nn", "mix"] = "cls"
     """Adapted query -> linear head; votes of the adapted neighbours; or both."""
+    units: AtLeastOne = 2000
+    """Columns of ranpac's random projection."""
+    strength: Annotated[float, Field(gt=0)] | Literal["auto"] = 0.01
+    """Of the ridge in slda, ridge and ranpac, relative to the mean diagonal; auto: chosen on a fifth of each task."""
 
 
 class Train(Section):
@@ -98,7 +102,7 @@ class Train(Section):
     """New samples in a step."""
     replay: Annotated[int, Field(ge=0)] = 32
     """Exemplars of old classes added to each step."""
-    loss: Literal["ss", "ce", "balanced"] | None = None
+    loss: Literal["ss", "ce", "balanced", "ccil"] | None = None
     """Classification loss of a method that leaves the choice; unset: the method's own."""
     temperature: Annotated[float, Field(gt=0)] = 2.0
     """Of the distillation; its term is multiplied by the square."""

@@ -18,7 +18,7 @@ from mtn import checkpoint, datasets, lesson, metrics
 from mtn.config import Config, Train
 from mtn.errors import InputError
 from mtn.memory import Memory
-from mtn.methods import Method, check, make
+from mtn.methods import Method, Stage, check, make
 from mtn.progress import Progress, silent
 from mtn.stream import Task, split
 from mtn.version import __version__
@@ -115,9 +115,10 @@ def rate(schedule: str, progress: float, task: int) -> float:
     return 1.0
 
 
-def make_optimiser(method: Method, train: Train) -> torch.optim.Optimizer:
-    """A fresh one for each task: parameters grow with the classes."""
-    parameters = [parameter for parameter in method.parameters() if parameter.requires_grad and parameter.numel()]
+def make_optimiser(method: Method, train: Train, only: str = "") -> torch.optim.Optimizer:
+    """A fresh one for each stage: parameters grow with the classes."""
+    named = [(name, parameter) for name, parameter in method.named_parameters() if name.startswith(only)]
+    parameters = [parameter for _, parameter in named if parameter.requires_grad and parameter.numel()]
     if train.optimizer == "sgd":
         return torch.optim.SGD(parameters, train.lr, momentum=0.9, weight_decay=train.weight_decay)
     return torch.optim.AdamW(parameters, train.lr, weight_decay=train.weight_decay)
@@ -149,7 +150,7 @@ class Learner:
         self.before: Method | None = None
         self.memory = Memory(config.memory, dimension)
         self.history = History()
-        self.task, self.step = 0, 0  # tasks done; steps done of the next one
+        self.task, self.stage, self.step = 0, 0, 0  # tasks done; stages done of the next one; steps of the next stage
         self.optimiser_state: dict[str, Tensor] = {}
         if state.exists():
             self._load()
@@ -159,39 +160,48 @@ class Learner:
         reset_peak_memory()
         for task in self.tasks[self.task :]:
             self.learn_task(task)
-            with self.history.clock("evaluation"):
-                self.history.correct.append(self.evaluate(task).tolist())
-            self.task, self.step, self.before = task.index + 1, 0, None
+            start = time.perf_counter()
+            self.history.correct.append(self.evaluate(task).tolist())
+            spent, asked = time.perf_counter() - start, sum(len(seen.test) for seen in self.tasks[: task.index + 1])
+            self.history.seconds["evaluation"] += spent
+            self.history.seconds["per_1000_queries"] = 1000 * spent / max(asked, 1)  # of the last task in the end
+            self.task, self.stage, self.before = task.index + 1, 0, None
             self._save({})
 
     def learn_task(self, task: Task) -> None:
-        if not self.step:
+        if not (self.stage or self.step):
             self._begin(task)
-        if self.method.trains:
+        stages = self.method.stages(task)
+        for index in range(self.stage, len(stages)):
+            self.stage = index
             with self.history.clock("retrieval"):
-                seen = self.tasks[: task.index + 1]
-                plan = lesson.prepare(seen, self.method, self.before, self.memory, self.config, self._say(task))
-            self._train(task, plan)
-        self.method.end_task(task, self.memory)
+                seen, say = self.tasks[: task.index + 1], self._say(task)
+                plan = lesson.prepare(seen, stages[index], self.method, self.before, self.memory, self.config, say)
+            self._train(task, stages[index], plan)
+        with self.history.clock("training"):
+            self.method.end_task(task, self.memory)
 
     def _begin(self, task: Task) -> None:
         """The memory is filled before training and stays as it is within the task (docs/design.md, choice 5)."""
         torch.manual_seed(lesson.generator(self.config.seed, task.index, "initialise").initial_seed())
-        self.memory.add(task.train, lesson.generator(self.config.seed, task.index, "memory"))
+        if self.method.remembers == "exemplars":
+            self.memory.add(task.train, lesson.generator(self.config.seed, task.index, "memory"))
         if self.method.distils and task.index:
             self.before = copy.deepcopy(self.method).requires_grad_(False)
         self.method.begin_task(task)
 
-    def _train(self, task: Task, plan: lesson.Lesson) -> None:
-        optimiser = make_optimiser(self.method, self.config.train)
+    def _train(self, task: Task, stage: Stage, plan: lesson.Lesson) -> None:
+        train = self.config.train.model_copy(update={"lr": self.config.train.lr * stage.lr})
+        optimiser = make_optimiser(self.method, train, stage.only)
         _load_optimiser(optimiser, self.optimiser_state)
         say, saved, mark = self._say(task), time.monotonic(), time.perf_counter()
 
         def loss(step: int) -> dict[str, Tensor]:
-            return self.method.loss(plan.batch(step), task)
+            terms: dict[str, Tensor] = getattr(self.method, stage.loss)(plan.batch(step), task)
+            return terms
 
         self.method.train()
-        for step in minimise(loss, optimiser, self.config.train, plan.steps, first=self.step, task=task.index):
+        for step in minimise(loss, optimiser, train, plan.steps, first=self.step, task=task.index):
             self.history.seconds["training"] += time.perf_counter() - mark
             self.history.trained_samples += plan.size
             say("training", step, plan.steps)
@@ -201,7 +211,7 @@ class Learner:
                 saved = time.monotonic()
             mark = time.perf_counter()
         self.method.eval()
-        self.optimiser_state = {}
+        self.step, self.optimiser_state = 0, {}
 
     def evaluate(self, task: Task) -> np.ndarray:
         """Test samples answered rightly, of each class seen so far."""
@@ -224,12 +234,30 @@ class Learner:
             "data": self.config.stream.data,
             "seed": self.config.seed,
             **metrics.summarise(correct, total, [len(task.names) for task in self.tasks]),
-            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+            "seconds": {name: round(value, 4) for name, value in seconds.items()},
+            "kept": self.kept(),
             "train_samples_per_second": round(trained / seconds["training"], 1) if trained else None,
             "peak_memory_mb": peak_memory_mb(),
             "config": self.config.model_dump(),
             "versions": versions(),
         }
+
+    def kept(self) -> dict[str, float]:
+        """Numbers kept between tasks: vectors that are remembered, weights, statistics."""
+        remembered = len(self.memory)
+        if self.method.remembers == "everything":
+            remembered = sum(len(task.train) for task in self.tasks)
+        statistics = [buffer for name, buffer in self.method.state_dict().items() if name not in self._weights()]
+        floats = {
+            "exemplars": remembered * self.tasks[0].train.dimension,
+            "weights": sum(parameter.numel() for parameter in self._weights().values()),
+            "statistics": sum(buffer.numel() for buffer in statistics if buffer.is_floating_point()),
+        }
+        size = sum(t.numel() * t.element_size() for t in self.method.state_dict().values()) + 4 * floats["exemplars"]
+        return floats | {"total": sum(floats.values()), "mb": round(size / 1e6, 2)}
+
+    def _weights(self) -> dict[str, Tensor]:
+        return dict(self.method.named_parameters())
 
     def _say(self, task: Task) -> Progress:
         return lambda what, done, of: self.say(f"task {task.index + 1}/{len(self.tasks)}: {what}", done, of)
@@ -240,13 +268,15 @@ class Learner:
             parts["before"] = self.before.state_dict()
         tensors = {f"{part}.{name}": tensor for part, found in parts.items() for name, tensor in found.items()}
         tensors["rng"] = torch.get_rng_state()
-        checkpoint.save(self.path, tensors, {"task": self.task, "step": self.step, "history": vars(self.history)})
+        position = {"task": self.task, "stage": self.stage, "step": self.step}
+        checkpoint.save(self.path, tensors, position | {"history": vars(self.history)})
 
     def _load(self) -> None:
         tensors, facts = checkpoint.load(self.path)
         checkpoint.restore(self.method, checkpoint.take(tensors, "method."))
         self.memory.load_state(checkpoint.take(tensors, "memory."))
-        self.task, self.step, self.history = facts["task"], facts["step"], History(**facts["history"])
+        self.task, self.stage, self.step = facts["task"], facts["stage"], facts["step"]
+        self.history = History(**facts["history"])
         self.optimiser_state = checkpoint.take(tensors, "optimiser.")
         before = checkpoint.take(tensors, "before.")
         if before:

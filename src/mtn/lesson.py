@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mtn.config import Config
 from mtn.memory import Memory
-from mtn.methods import Batch, Method
+from mtn.methods import Batch, Method, Stage
 from mtn.neighbours import Neighbours, Retrieval, nearest, nearest_within
 from mtn.progress import Progress, silent
 from mtn.samples import Samples
@@ -77,6 +77,7 @@ class Lesson:
         return Batch(
             x=torch.cat([portion.samples.x(rows) for portion, rows in drawn]).to(device),
             y=torch.cat([portion.samples.y[rows] for portion, rows in drawn]).to(device),
+            fresh=self.new.size,
             neighbours=Neighbours.join(near) if near else None,
             before=torch.cat(before).to(device) if before else None,
             share=self.share,
@@ -84,33 +85,54 @@ class Lesson:
 
 
 def prepare(
-    tasks: list[Task], method: Method, before: Method | None, memory: Memory, config: Config, say: Progress = silent
+    tasks: list[Task],
+    stage: Stage,
+    method: Method,
+    before: Method | None,
+    memory: Memory,
+    config: Config,
+    say: Progress = silent,
 ) -> Lesson:
-    """The lesson of the last of `tasks`.
+    """The lesson of a stage of the last of `tasks`.
 
     The old model looks up only exemplars of classes it knows (docs/design.md, choice 6).
     """
     task, train, k, device = tasks[-1], config.train, config.method.k, method.seen.device
-    known = memory.below(task.old)
+    known = len(memory.below(task.old))
 
     def portion(name: str, samples: Samples, size: int) -> Portion:
         found: list[Retrieval | None] = [None, None]
         if method.uses_neighbours:
-            found = [*nearest_within(samples, memory, k, (len(memory), len(known)), device, say)]
+            found = [*nearest_within(samples, memory, k, (len(memory), known), device, say)]
         answers = None
         if before is not None:
             answers = torch.empty(len(samples), task.old)
             for rows, z in scores(before, samples, found[1]):
                 answers[rows] = z.cpu()
                 say("asking the model before", rows.stop, len(samples))
-        return Portion(samples, min(size, len(samples)), (config.seed, task.index, name), found[0], answers)
+        key = (config.seed, task.index, name) + (() if stage.loss == "loss" else (stage.loss,))
+        return Portion(samples, min(size, len(samples)), key, found[0], answers)
 
-    samples = Samples.join([t.train for t in tasks]) if method.sees_all else task.train
-    new = portion("new", samples, train.batch)
-    replays = method.replays and train.replay > 0 and len(known) > 0
-    replay = portion("replay", known.samples(), train.replay) if replays else None
-    steps = max(math.ceil(train.epochs * len(samples) / new.size), train.min_steps)
+    first, second = _pools(tasks, stage, method, memory)
+    new = portion("new", first, train.batch)
+    size = new.size if stage.evenly else train.replay
+    replay = portion("replay", second, size) if len(second) and size else None
+    steps = max(math.ceil(stage.epochs * train.epochs * len(first) / new.size), train.min_steps)
     return Lesson(new, replay, _share(new, replay, task.seen).to(device), steps)
+
+
+def _pools(tasks: list[Task], stage: Stage, method: Method, memory: Memory) -> tuple[Samples, Samples]:
+    """What a stage is about, and what is replayed beside it."""
+    task, exemplars, held = tasks[-1], memory.samples(), method.held_out(tasks[-1], memory)
+    free = {"nothing": held & ~held, "old": ~held & (memory.y < task.old), "all": ~held}[stage.replays]
+    if stage.sees == "held out":
+        first = exemplars.select(held)
+    elif stage.sees == "memory":
+        first = exemplars.select(~held)
+    else:
+        first = Samples.join([t.train for t in tasks]) if stage.sees == "all" else task.train
+        first = first.select(~torch.isin(first.id, memory.id[held])) if held.any() else first
+    return first, exemplars.select(free)
 
 
 def predictions(method: Method, samples: Samples, memory: Memory, k: int) -> Iterator[tuple[slice, Tensor]]:

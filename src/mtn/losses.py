@@ -41,3 +41,25 @@ def balanced_cross_entropy(z: Tensor, y: Tensor, share: Tensor) -> Tensor:
     What remains in z is free of the drawing frequencies (Menon et al. 2021, logit adjustment; Ren et al. 2020).
     """
     return F.cross_entropy(z + share.clamp(min=torch.finfo(share.dtype).tiny).log(), y)
+
+
+def soft_cross_entropy(z: Tensor, before: Tensor, temperature: float) -> Tensor:
+    """-sum p_before log p at a temperature, mean over the batch, no T^2 (BiC's distillation)."""
+    return F.cross_entropy(z / temperature, (before / temperature).softmax(1))
+
+
+def margin_ranking(cosines: Tensor, y: Tensor, old: int, margin: float, rivals: int) -> Tensor:
+    """LUCIR: mean of max(0, margin - s_true + s_new) over samples of old classes and their best-scoring new classes."""
+    mine = y < old
+    if not mine.any() or old == cosines.shape[1]:
+        return cosines.sum() * 0.0
+    true = cosines[mine].gather(1, y[mine, None])
+    best = cosines[mine, old:].topk(min(rivals, cosines.shape[1] - old), dim=1).values
+    return (margin - true + best).clamp(min=0).mean()
+
+
+def nca(similarity: Tensor, y: Tensor, scale: Tensor, margin: float) -> Tensor:
+    """PODNet: max(0, -log(exp(eta (y_true - margin)) / sum over the other classes exp(eta y_c))), mean over B."""
+    true = similarity.gather(1, y[:, None])
+    others = (scale * similarity).scatter(1, y[:, None], -torch.inf)
+    return (others.logsumexp(1) - scale * (true.squeeze(1) - margin)).clamp(min=0).mean()

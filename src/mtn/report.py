@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
+from rich.text import Text
 
 from mtn import checkpoint
 
@@ -34,11 +35,17 @@ COLUMNS = {
     "old": lambda r: _after_base(r["old_accuracy"]),
     "forgetting": lambda r: r["forgetting"],
     "seconds": lambda r: r["seconds"]["training"] + r["seconds"]["retrieval"],
+    "ms a query": lambda r: r["seconds"]["per_1000_queries"],
+    "M floats": lambda r: r["kept"]["total"] / 1e6,
+    "MB": lambda r: r["kept"]["mb"],
 }
+RANKED = ("average", "without base", "last", "newest", "old")  # the best and the second best are marked
+DIGITS = {"seconds": 0, "ms a query": 2, "M floats": 2}
 LEGEND = (
     "Per cent. average: mean accuracy over all tasks, the base among them; newest, old: accuracy on the newest task's "
     "classes and on all earlier ones, mean over the tasks after the base; seconds: of training and retrieval; "
-    "±: standard deviation over seeds."
+    "ms a query: of answering, search included; M floats: numbers kept between tasks (exemplars, weights, statistics), "
+    "in millions; ±: standard deviation over seeds."
 )
 
 
@@ -73,15 +80,32 @@ def _cell(values: list[float | None]) -> Cell:
 
 
 def rich_table(results: Sequence[Result]) -> Table:
-    """The columns that fit into 80 characters."""
+    """The columns that fit into 80 characters; the best in bold, the second best underlined."""
     table = Table(title=headline(results), caption=LEGEND)
     table.add_column("method")
-    shown = [name for name in COLUMNS if name != "without base"]
+    shown = ("average", "last", "newest", "old", "seconds", "ms a query", "M floats")
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
-    for method, row in cells(results).items():
-        table.add_row(method, *(row[name].text(0 if name == "seconds" else 1, "±") for name in shown))
+    rows = cells(results)
+    marks = ranks(rows)
+    styles = {1: "bold", 2: "underline"}
+    for method, row in rows.items():
+        written = [row[name].text(DIGITS.get(name, 1), "±") for name in shown]
+        table.add_row(
+            method,
+            *(Text(w, styles.get(marks.get((method, name), 0), "")) for w, name in zip(written, shown, strict=True)),
+        )
     return table
+
+
+def ranks(rows: dict[str, dict[str, Cell]]) -> dict[tuple[str, str], int]:
+    """(method, column) -> 1 for the best, 2 for the second best; `joint`, which sees all data, is out of the race."""
+    found: dict[tuple[str, str], int] = {}
+    for name in RANKED:
+        racing = [(row[name].mean, method) for method, row in rows.items() if method != "joint"]
+        best = sorted(((mean, method) for mean, method in racing if mean is not None), reverse=True)[:2]
+        found |= {(method, name): place for place, (_, method) in enumerate(best, 1)}
+    return found if len(rows) > 2 else {}
 
 
 def rich_tasks(result: Result) -> Table:
@@ -97,8 +121,15 @@ def rich_tasks(result: Result) -> Table:
 
 
 def markdown(results: Sequence[Result]) -> str:
+    """Every column; the best in bold, the second best in italics."""
+    rows = cells(results)
+    marks, signs = ranks(rows), {1: "**", 2: "_"}
     lines = [f"**{headline(results)}**", "", f"| method | {' | '.join(COLUMNS)} |", f"|---|{'---:|' * len(COLUMNS)}"]
-    lines += [f"| {method} | {' | '.join(map(str, row.values()))} |" for method, row in cells(results).items()]
+    for method, row in rows.items():
+        signed = [
+            (signs.get(marks.get((method, name), 0), ""), cell.text(DIGITS.get(name, 1))) for name, cell in row.items()
+        ]
+        lines.append(f"| {method} | {' | '.join(sign + text + sign for sign, text in signed)} |")
     return "\n".join([*lines, "", LEGEND, ""])
 
 

@@ -4,20 +4,41 @@ import importlib
 
 from mtn.config import Config
 from mtn.errors import InputError, closest
-from mtn.methods.base import Batch, LinearHead, Method
-from mtn.methods.baselines import KNN, FineTune, Joint
+from mtn.methods.analytic import NCM, SLDA, RanPAC, Ridge
+from mtn.methods.base import Batch, LinearHead, Method, Stage
+from mtn.methods.baselines import ER, KNN, FineTune, GDumb, Joint
+from mtn.methods.bic import BiC
+from mtn.methods.ccil import CCIL
+from mtn.methods.icarl import ICaRL
+from mtn.methods.lucir import LUCIR, LUCIRBalanced, LUCIRFree
+from mtn.methods.lwf import LwF
 from mtn.methods.mtn import MTN
+from mtn.methods.podnet import PODNet
 from mtn.methods.ssil import SSIL
 
 METHODS: dict[str, type[Method]] = {
     "mtn": MTN,
     "ssil": SSIL,
+    "ccil": CCIL,
+    "podnet": PODNet,
+    "lucir": LUCIR,
+    "lucir-free": LUCIRFree,
+    "lucir-balanced": LUCIRBalanced,
+    "bic": BiC,
+    "icarl": ICaRL,
     "knn": KNN,
+    "ncm": NCM,
+    "slda": SLDA,
+    "ridge": Ridge,
+    "ranpac": RanPAC,
+    "er": ER,
+    "gdumb": GDumb,
+    "lwf": LwF,
     "finetune": FineTune,
     "joint": Joint,
 }
 
-__all__ = ["METHODS", "Batch", "LinearHead", "Method", "check", "find", "make"]
+__all__ = ["METHODS", "Batch", "LinearHead", "Method", "Stage", "check", "find", "make"]
 
 
 def find(name: str) -> type[Method]:

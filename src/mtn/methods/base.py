@@ -1,7 +1,7 @@
 """What a method is to the loop: what it embeds, scores and minimises. The loop itself is in mtn.learn."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +15,38 @@ from mtn.stream import Task
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step sees: new samples first, then replayed ones."""
+    """What a step sees: first what the stage is about, then what is replayed."""
 
     x: Tensor  # B,D
     y: Tensor  # B
+    fresh: int  # how many of them are not replayed
     neighbours: Neighbours | None  # for methods that ask for them
     before: Tensor | None  # B,n logits of the model before the task, for methods that distil
     share: Tensor  # C how often the loop draws each class
 
 
+@dataclass(frozen=True)
+class Stage:
+    """One training within a task. As it stands: new samples, old exemplars beside them, everything moves."""
+
+    loss: str = "loss"  # the function of the method that gives the terms
+    sees: Literal["task", "all", "memory", "held out"] = "task"
+    replays: Literal["nothing", "old", "all"] = "old"  # exemplars of old classes, or of new ones too
+    evenly: bool = False  # as many replayed as new samples in a step, whatever train.replay says
+    epochs: float = 1.0  # times train.epochs
+    lr: float = 1.0  # times train.lr
+    only: str = ""  # the beginning of the names of the parameters that move
+
+
 class Method(nn.Module):
     """A class-incremental learner over feature vectors. A subclass states only what its paper changes.
 
-    Anything it keeps between tasks is a parameter or a buffer: that is what is saved.
+    Anything it keeps between tasks is a parameter (a weight) or a buffer (a statistic): that is saved, and counted.
     """
 
-    trains: ClassVar[bool] = True  # has parameters the loop minimises over
     uses_neighbours: ClassVar[bool] = False  # wants the k nearest exemplars of every sample
-    replays: ClassVar[bool] = True  # old exemplars join each step
     distils: ClassVar[bool] = False  # wants the logits of the model before the task
-    sees_all: ClassVar[bool] = False  # trains on the data of all tasks so far: an upper bound, not a method
+    remembers: ClassVar[Literal["exemplars", "nothing", "everything"]] = "exemplars"
     losses: ClassVar[tuple[str, ...]] = ()  # what train.loss may be, the default first
 
     seen: Tensor
@@ -53,12 +65,28 @@ class Method(nn.Module):
         """B,C: the higher the likelier, over all classes seen so far."""
         raise NotImplementedError
 
+    def stages(self, task: Task) -> tuple[Stage, ...]:
+        """What is trained, one after the other; empty for a method that trains nothing."""
+        return (Stage(),)
+
+    def held_out(self, task: Task, memory: Memory) -> Tensor:
+        """M: the exemplars that no stage may see but one that asks for what is held out."""
+        return torch.zeros(len(memory), dtype=torch.bool)
+
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         """Named terms; the loop minimises their sum."""
         raise NotImplementedError
 
     def end_task(self, task: Task, memory: Memory) -> None:
-        """What is fitted after training."""
+        """What is fitted after training, in closed form."""
+
+
+def class_means(task: Task) -> Tensor:
+    """m,D: the mean of each new class's unit vectors."""
+    total, classes = torch.zeros(task.seen - task.old, task.train.dimension), task.train.y - task.old
+    for rows in task.train.chunks():
+        total.index_add_(0, classes[rows], task.train.x(rows))
+    return total / torch.bincount(classes, minlength=len(total))[:, None]
 
 
 class LinearHead(Method):

@@ -1,9 +1,11 @@
-"""The two ends of the scale, and the memory alone."""
+"""The two ends of the scale, plain replay, and the memory alone."""
+
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from mtn.losses import cross_entropy
-from mtn.methods.base import Batch, LinearHead, Method
+from mtn.methods.base import Batch, LinearHead, Method, Stage
 from mtn.model import Head, vote
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
@@ -15,8 +17,10 @@ VOTE_TEMPERATURE = 0.07
 class KNN(Method):
     """mem. k-NN of the paper: the k nearest exemplars vote, weighted by similarity. Nothing is trained."""
 
-    trains = False
     uses_neighbours = True
+
+    def stages(self, task: Task) -> tuple[Stage, ...]:
+        return ()
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         assert neighbours is not None
@@ -24,21 +28,43 @@ class KNN(Method):
         return vote(weights, neighbours.y, int(self.seen))
 
 
-class FineTune(LinearHead):
-    """Cross-entropy on the new samples alone: what forgetting looks like when nothing is done about it."""
+class ER(LinearHead):
+    """Experience replay: cross-entropy over all seen classes on new and replayed samples."""
 
-    replays = False
     losses = ("ce",)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         return {"classification": cross_entropy(self.scores(batch.x, batch.neighbours), batch.y)}
 
 
-class Joint(FineTune):
+class FineTune(ER):
+    """The same without replay: what forgetting looks like when nothing is done about it."""
+
+    remembers: ClassVar[Literal["exemplars", "nothing", "everything"]] = "nothing"
+
+    def stages(self, task: Task) -> tuple[Stage, ...]:
+        return (Stage(replays="nothing"),)
+
+
+class Joint(ER):
     """The same with all data seen so far, from new weights at each task: the upper bound."""
 
-    sees_all = True
+    remembers: ClassVar[Literal["exemplars", "nothing", "everything"]] = "everything"
+    sees: ClassVar[Literal["all", "memory"]] = "all"
 
     def begin_task(self, task: Task) -> None:
         self.head = Head(self.width).to(self.head.weight.device)
         super().begin_task(task)
+
+    def stages(self, task: Task) -> tuple[Stage, ...]:
+        return (Stage(sees=self.sees, replays="nothing"),)
+
+
+class GDumb(Joint):
+    """A model trained from new weights on the balanced memory alone (Prabhu et al., ECCV 2020).
+
+    Departs: without its cutmix and its cyclic rate, which belong to training from images.
+    """
+
+    remembers = "exemplars"
+    sees = "memory"

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from mtn.config import Config
-from mtn.methods.base import Method
+from mtn.methods.base import Batch, Method, Stage
+from mtn.methods.ccil import CCIL, ccil_terms
 from mtn.methods.ssil import SSIL
 from mtn.model import SIZES, MemoryTransformer, NeighbourVote
 from mtn.neighbours import Neighbours
@@ -23,7 +24,7 @@ class MTN(SSIL):
     """z = g(h(q, V)): the query and its k nearest exemplars -> transformer -> adapted query -> linear head."""
 
     uses_neighbours = True
-    losses = ("ss", "ce", "balanced")
+    losses = ("ss", "ce", "balanced", "ccil")
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
@@ -43,6 +44,15 @@ class MTN(SSIL):
             super().begin_task(task)
         if self.transformer.labels is not None:
             self.transformer.labels.grow(task.seen)
+
+    def stages(self, task: Task) -> tuple[Stage, ...]:
+        return CCIL.stages(self, task) if self.config.train.loss == "ccil" else super().stages(task)  # type: ignore[arg-type]
+
+    def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
+        """SS-IL's, or CCIL's whole training if train.loss says so."""
+        if self.config.train.loss == "ccil":
+            return ccil_terms(self.scores(batch.x, batch.neighbours), batch, task)
+        return super().loss(batch, task)
 
     def adapt(self, x: Tensor, neighbours: Neighbours | None, *, query_only: bool = False) -> Tensor:
         """Adapted tokens, the query first: with the neighbours' beside it, the paper's qualitative figure."""

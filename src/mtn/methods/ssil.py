@@ -1,8 +1,8 @@
 """SS-IL: separated softmax + task-wise distillation on a linear head.
 
 Ahn et al., "SS-IL: Separated Softmax for Incremental Learning", ICCV 2021. Faithful: the two terms, T = 2 with T^2,
-32 replayed samples beside 128 new ones in every step, the sum divided by all of them. Departs: features are frozen, the
-rate falls by a cosine within each task unless train.schedule = "step" asks for the official shape.
+32 replayed samples beside 128 new ones in every step, the sum divided by all of them. Departs: features are frozen,
+the rate falls by a cosine within each task unless train.schedule = "step" asks for the official shape.
 """
 
 from collections.abc import Callable

@@ -1,0 +1,43 @@
+"""CCIL: an intra-task and an inter-task loss, each on a stream of its own (Mittal et al., CVPR workshops 2021).
+
+Faithful: as many exemplars as new samples in a step, exemplars of new classes among them; softmax among new classes
+for the new stream, over all for the exemplars; distillation of all old logits together, T = 2, mean over elements,
+weighted 10 w (s/m)^0.66; a tenth of the rate after the base. Departs: w = 10, the script's value for 100 classes (60
+is for 1 000); without self-distillation and the other base-task regularisers, which train features.
+"""
+
+from torch import Tensor
+
+from mtn import losses
+from mtn.methods.base import Batch, LinearHead, Stage
+from mtn.stream import Task
+
+WEIGHT, POWER, TEMPERATURE = 10.0 * 10.0, 0.66, 2.0
+
+
+class CCIL(LinearHead):
+    distils = True
+    losses = ("ccil",)
+
+    def stages(self, task: Task) -> tuple[Stage, ...]:
+        return (Stage(replays="all", evenly=True, lr=0.1),) if task.old else (Stage(),)
+
+    def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
+        return ccil_terms(self.scores(batch.x, batch.neighbours), batch, task)
+
+
+def ccil_terms(z: Tensor, batch: Batch, task: Task) -> dict[str, Tensor]:
+    """The losses of CCIL, for its linear head and for any other embedding."""
+    if not task.old:
+        return {"classification": losses.cross_entropy(z, batch.y)}
+    fresh, exemplars = slice(0, batch.fresh), slice(batch.fresh, None)
+    terms = {
+        "intra": losses.separated_softmax(z[fresh], batch.y[fresh], task.old),
+        "inter": losses.cross_entropy(z[exemplars], batch.y[exemplars]),
+    }
+    if batch.before is not None:
+        weight = WEIGHT * (task.seen / (task.seen - task.old)) ** POWER / task.old  # mean over elements: / n
+        for name, part in (("new", fresh), ("exemplars", exemplars)):
+            kd = losses.taskwise_distillation(z[part], batch.before[part], [slice(0, task.old)], TEMPERATURE)
+            terms[f"distillation_{name}"] = weight * kd
+    return terms
