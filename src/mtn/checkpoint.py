@@ -69,7 +69,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `save` wrote; an error that names the file if a single bit of it is off."""
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            # Cloned: in the file's own buffer a tensor lies at any address, and products round by alignment.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
             metadata = file.metadata() or {}
         whole = metadata["checksum"] == _checksum(tensors, metadata["facts"])
         facts = json.loads(metadata["facts"])
