@@ -9,6 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -39,6 +40,7 @@ COLUMNS = {
     "M floats": lambda r: r["kept"]["total"] / 1e6,
     "MB": lambda r: r["kept"]["mb"],
 }
+FIXED = ("M floats", "MB")  # the same for every seed
 RANKED = ("average", "without base", "last", "newest", "old")  # the best and the second best are marked
 DIGITS = {"seconds": 0, "ms a query": 2, "M floats": 2}
 LEGEND = (
@@ -69,21 +71,25 @@ def cells(results: Sequence[Result]) -> dict[str, dict[str, Cell]]:
     """Method -> column -> cell, over that method's seeds."""
     methods = list(dict.fromkeys(result["method"] for result in results))
     return {
-        method: {name: _cell([column(r) for r in results if r["method"] == method]) for name, column in COLUMNS.items()}
+        method: {
+            name: _cell([column(r) for r in results if r["method"] == method], spread=name not in FIXED)
+            for name, column in COLUMNS.items()
+        }
         for method in methods
     }
 
 
-def _cell(values: list[float | None]) -> Cell:
+def _cell(values: list[float | None], spread: bool) -> Cell:
     known = [value for value in values if value is not None]
-    return Cell(float(np.mean(known)) if known else None, float(np.std(known, ddof=1)) if len(known) > 1 else None)
+    std = float(np.std(known, ddof=1)) if spread and len(known) > 1 else None
+    return Cell(float(np.mean(known)) if known else None, std)
 
 
 def rich_table(results: Sequence[Result]) -> Table:
     """The columns that fit into 80 characters; the best in bold, the second best underlined."""
-    table = Table(title=headline(results), caption=LEGEND)
-    table.add_column("method")
-    shown = ("average", "last", "newest", "old", "seconds", "ms a query", "M floats")
+    table = Table(title=headline(results), caption=LEGEND, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("method", no_wrap=True)
+    shown = ("average", "last", "newest", "old", "seconds", "M floats")
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     rows = cells(results)
