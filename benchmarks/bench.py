@@ -123,7 +123,7 @@ class Ours:
         self.method: Method = make(D, config)
         self.method.begin_task(self.task)
         start = time.perf_counter()
-        self.lesson = lesson.prepare([self.task], Stage(), self.method, before.eval(), memory, config)
+        self.lesson = lesson.prepare(self.task, Stage(), self.method, before.eval(), memory, config)
         self.once = time.perf_counter() - start
         optimiser = learn.make_optimiser(self.method, config.train)
         self.loop = learn.minimise(

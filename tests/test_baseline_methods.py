@@ -19,53 +19,55 @@ from mtn.methods import METHODS, Batch, Stage, make
 from mtn.methods.analytic import Ridge
 from mtn.methods.bic import Correction
 from mtn.model import spread
-from mtn.progress import silent
 from mtn.samples import Data, Samples
 from mtn.stream import Task, split
 
 ADDING = Path(__file__).parents[1] / "docs" / "methods" / "adding.md"
 
 
+class Fed(Learner):
+    """With the tasks at hand."""
+
+    def __init__(self, config: Config, tasks: list[Task]) -> None:
+        super().__init__(config, DIMENSION)
+        self.tasks = tasks
+
+
 @pytest.fixture
-def start(configure: Callable[..., Config], tmp_path: Path) -> Callable[..., Learner]:
+def start(configure: Callable[..., Config]) -> Callable[..., Fed]:
     """A learner that has done `tasks` tasks: `start("ncm", 4, stream={...})`."""
 
-    def make(name: str, tasks: int, **sections) -> Learner:
+    def make(name: str, tasks: int, **sections) -> Fed:
         config = configure(**{"train": {"epochs": 1}, **sections}).replace(method={"name": name})
         every = split(datasets.load(config.stream.data), config.stream)
-        it = Learner(config, every, tmp_path / "state.safetensors", silent, save_every=1e9)
+        it = Fed(config, every)
         for task in every[:tasks]:
-            learn(it, task)
+            it.learn_task(task)
         return it
 
     return make
 
 
-def learn(it: Learner, task: Task) -> None:
-    it.learn_task(task)
-    it.stage, it.before = 0, None
-
-
-def stages(it: Learner, index: int) -> Iterator[tuple[Stage, lesson.Lesson]]:
+def stages(it: Fed, index: int) -> Iterator[tuple[Stage, lesson.Lesson]]:
     """Begin a task; each stage with what it trains on, and train it after the caller has looked."""
-    it._begin(it.tasks[index])
+    it.begin(it.tasks[index])
     for stage in it.method.stages(it.tasks[index]):
-        plan = lesson.prepare(it.tasks[: index + 1], stage, it.method, it.before, it.memory, it.config)
+        plan = it.prepare(it.tasks[index], stage)
         yield stage, plan
-        it._train(it.tasks[index], stage, plan)
+        it.train(it.tasks[index], stage, plan)
 
 
-def data(it: Learner) -> Data:
+def data(it: Fed) -> Data:
     return datasets.load(it.config.stream.data)
 
 
-def scores_by_name(it: Learner) -> Tensor:
+def scores_by_name(it: Fed) -> Tensor:
     """Of all test samples; columns in the data's own order of classes."""
     names, arrived = data(it).names, [name for task in it.tasks for name in task.names]
     return it.method.scores(data(it).test.x(), None)[:, [arrived.index(name) for name in names]]
 
 
-def train_arrays(it: Learner) -> tuple[np.ndarray, np.ndarray]:
+def train_arrays(it: Fed) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors in double precision and labels of the first task."""
     train = it.tasks[0].train
     return train.x().double().numpy(), train.y.numpy()
@@ -172,7 +174,7 @@ def test_an_automatic_strength_is_chosen_on_a_fifth_of_every_class(start, tmp_pa
 def test_an_automatic_strength_stays_where_there_is_nothing_to_choose_on(start, small: dict) -> None:
     it = start("ridge", 2, stream=small, method={"strength": "auto"})
     it.method.strength.fill_(0.5)
-    learn(it, it.tasks[2])  # a single sample
+    it.learn_task(it.tasks[2])  # a single sample
     assert float(it.method.strength) == 0.5
 
 
@@ -279,7 +281,7 @@ def test_lucir_imprints_new_rows_along_the_class_means_at_the_mean_norm_of_old_r
 def test_old_rows_of_lucir_turn_only_in_its_variants(start, name: str, moves: bool) -> None:
     it = start(name, 1)
     before = directions(it.method.weight)
-    learn(it, it.tasks[1])
+    it.learn_task(it.tasks[1])
     after = directions(it.method.weight)[:6]
     assert torch.allclose(before, after, atol=1e-6) is not moves
 

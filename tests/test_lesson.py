@@ -39,7 +39,15 @@ class Taught:
             self.before = copy.deepcopy(self.method) if self.method.distils and task.index else None
             self.method.begin_task(task)
         stage = self.method.stages(self.task)[0]
-        self.lesson: Lesson = prepare(self.tasks, stage, self.method, self.before, self.memory, config)
+        self.lesson: Lesson = prepare(
+            self.task,
+            stage,
+            self.method,
+            self.before,
+            self.memory,
+            config,
+            past=[task.train for task in self.tasks[:-1]],
+        )
 
     @property
     def task(self) -> Task:
@@ -265,7 +273,7 @@ def test_a_memory_without_any_old_exemplar_is_enough_for_a_lesson(teach, method)
     taught = teach("mtn", 1, method=method)
     memory = Memory(taught.config.memory, taught.task.train.dimension)
     memory.add(taught.task.train, generator(0))
-    lesson = prepare(taught.tasks, Stage(), taught.method, taught.before, memory, taught.config)
+    lesson = prepare(taught.tasks[-1], Stage(), taught.method, taught.before, memory, taught.config)
     assert lesson.replay is None
     assert lesson.batch(0).before.isfinite().all()
 

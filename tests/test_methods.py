@@ -1,6 +1,6 @@
 """One contract, run over every method of the table: a new one is tested for free."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,11 +9,12 @@ import torch
 from mtn import datasets, lesson
 from mtn.config import Config
 from mtn.errors import InputError
-from mtn.learn import Learner, run
+from mtn.learn import Learner, Run, run
 from mtn.methods import METHODS, Method, Stage, find, make
 from mtn.neighbours import Neighbours, nearest
 from mtn.progress import silent
-from mtn.stream import split
+from mtn.samples import Samples
+from mtn.stream import Task, split
 
 VARIANTS = [
     *METHODS,
@@ -44,6 +45,7 @@ OPTIONS = {
 class NearestMean(Method):
     """A user's own method, named package.module:Class: the mean of each class's exemplars."""
 
+    rows = ("means",)
     means: torch.Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
@@ -54,7 +56,8 @@ class NearestMean(Method):
         return ()
 
     def end_task(self, task, memory) -> None:
-        self.means = torch.stack([memory.x[memory.y == label].mean(0) for label in range(task.seen)])
+        total = torch.zeros(task.seen, self.dimension).index_add_(0, memory.y, memory.x)
+        self.means = total / torch.bincount(memory.y, minlength=task.seen).clamp(min=1)[:, None]
 
     def scores(self, x, neighbours):
         return x @ self.means.T
@@ -66,22 +69,22 @@ def config(request, configure: Callable[..., Config]) -> Config:
     return configure(method={"name": name}).replace(**OPTIONS.get(option, {}))
 
 
-def learner(config: Config, tmp_path: Path) -> Learner:
+def learner(config: Config, tmp_path: Path) -> tuple[Learner, list[Task], Run]:
     tasks = split(datasets.load(config.stream.data), config.stream)
-    return Learner(config, tasks, tmp_path / "state.safetensors", silent, save_every=1e9)
+    whole = Run(config, tasks, tmp_path / "state.safetensors", silent, save_every=1e9)
+    return whole.learner, tasks, whole
 
 
 def test_gradient_reaches_every_trainable_parameter(config: Config, tmp_path: Path) -> None:
     """In one stage or another of the second task."""
-    it = learner(config, tmp_path)
-    it.learn_task(it.tasks[0])
-    it.stage = 0
-    it._begin(it.tasks[1])
+    it, tasks, _ = learner(config, tmp_path)
+    it.learn_task(tasks[0])
+    it.begin(tasks[1])
     reached = set()
-    for stage in it.method.stages(it.tasks[1]):
+    for stage in it.method.stages(tasks[1]):
         it.method.zero_grad()
-        plan = lesson.prepare(it.tasks[:2], stage, it.method, it.before, it.memory, config)
-        sum(getattr(it.method, stage.loss)(plan.batch(0), it.tasks[1]).values()).backward()
+        plan = it.prepare(tasks[1], stage)
+        sum(getattr(it.method, stage.loss)(plan.batch(0), tasks[1]).values()).backward()
         for name, parameter in it.method.named_parameters():
             if parameter.grad is not None:
                 assert parameter.grad.isfinite().all(), name
@@ -93,16 +96,15 @@ def test_gradient_reaches_every_trainable_parameter(config: Config, tmp_path: Pa
 def test_memory_within_budget_scores_for_seen_classes_only_and_better_than_chance(
     config: Config, tmp_path: Path
 ) -> None:
-    it = learner(config, tmp_path)
-    for task in it.tasks:
+    it, tasks, whole = learner(config, tmp_path)
+    for task in tasks:
         it.learn_task(task)
-        it.stage = 0
         remembers = it.method.remembers == "exemplars"
         assert len(it.memory) == (60 if remembers else 0)  # exactly M: the first task has 180 samples already
         assert sorted(it.memory.y.unique().tolist()) == (list(range(task.seen)) if remembers else [])
         for _, z in lesson.predictions(it.method, task.test, it.memory, config.method.k):
             assert z.shape[1] == task.seen and z.isfinite().all()
-    correct = it.evaluate(it.tasks[-1])
+    correct = whole.evaluate(tasks[-1])
     assert correct.sum() > 1.5 * 10  # 120 test samples, 12 classes: chance is 10
 
 
@@ -120,11 +122,10 @@ def test_one_new_class_at_a_time_and_classes_with_one_sample_are_learned_without
     config: Config, tmp_path: Path
 ) -> None:
     single = config.replace(stream={"first": 6, "step": 1}, memory={"total": 24})
-    it = learner(single, tmp_path)
-    for task in it.tasks[:3]:
+    it, tasks, whole = learner(single, tmp_path)
+    for task in tasks[:3]:
         it.learn_task(task)
-        it.stage = 0
-        assert it.evaluate(task).shape == (task.seen,)
+        assert whole.evaluate(task).shape == (task.seen,)
 
 
 def test_unknown_method_foreign_class_and_loss_of_another_method_are_refused(configure: Callable[..., Config]) -> None:
@@ -140,9 +141,9 @@ def test_unknown_method_foreign_class_and_loss_of_another_method_are_refused(con
 
 def test_mtn_reads_its_neighbours(configure: Callable[..., Config], tmp_path: Path) -> None:
     """Neighbours that belong to other queries make its answers worse: it does not look at the query alone."""
-    it = learner(configure(train={"epochs": 20}, method={"size": "small"}), tmp_path)
-    it.learn_task(it.tasks[0])
-    test = it.tasks[0].test
+    it, tasks, _ = learner(configure(train={"epochs": 20}, method={"size": "small"}), tmp_path)
+    it.learn_task(tasks[0])
+    test = tasks[0].test
     found = nearest(test, it.memory, 5)[slice(None)]
     order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
     mixed = Neighbours(found.x[order], found.y[order], found.similarity[order], found.mask[order], found.full)
@@ -155,13 +156,62 @@ def test_mtn_reads_its_neighbours(configure: Callable[..., Config], tmp_path: Pa
 
 
 def test_the_teacher_asks_only_exemplars_it_knows(configure: Callable[..., Config], tmp_path: Path) -> None:
-    it = learner(configure(), tmp_path)
-    it.learn_task(it.tasks[0])
-    it._begin(it.tasks[1])
-    plan = lesson.prepare(it.tasks[:2], Stage(), it.method, it.before, it.memory, it.config)
+    it, tasks, _ = learner(configure(), tmp_path)
+    it.learn_task(tasks[0])
+    it.begin(tasks[1])
+    plan = it.prepare(tasks[1], Stage())
     known = it.memory.below(6)
     rows = torch.arange(20)
     with torch.no_grad():
         expected = it.before.scores(plan.new.samples.x(rows), nearest(plan.new.samples, known, 5)[rows])
     torch.testing.assert_close(plan.new.before[rows], expected)
     assert expected.shape[1] == 6
+
+
+SURPRISES = [
+    ("more of known classes beside new ones", [[0, 1, 6, 7]]),
+    ("no new class", [[2, 3]]),
+    ("one class", [[6], [7]]),
+    ("a class with one sample", [[0, 6]]),
+]
+
+
+def surprise(groups: list[list[int]], source: Samples, single: int | None) -> Iterator[Task]:
+    """Six classes, then whatever comes: labels count on, ids too."""
+    spans: list[slice] = []
+    for index, group in enumerate([[0, 1, 2, 3, 4, 5], *groups]):
+        seen = spans[-1].stop if spans else 0
+        spans.append(slice(seen, max(seen, max(group) + 1)))
+        rows = torch.cat([(source.y == label).nonzero().squeeze(1)[10 * index : 10 * index + 10] for label in group])
+        part = source.select(rows)
+        if single is not None and index:
+            part = part.select((part.y != single) | (part.id == part.id[part.y == single][0]))
+        yield Task(index, tuple(spans), tuple(map(str, range(seen, spans[-1].stop))), part, part)
+
+
+@pytest.mark.parametrize(("situation", "groups"), SURPRISES, ids=[name for name, _ in SURPRISES])
+def test_tasks_nobody_announced(config: Config, situation: str, groups: list[list[int]]) -> None:
+    """And a class that is forgotten in between: training goes on, and every score stays finite."""
+    data = datasets.load(config.stream.data)
+    it = Learner(config, data.train.dimension)
+    single = 6 if situation == "a class with one sample" else None
+    for task in surprise(groups, data.train, single):
+        if task.index == len(groups):
+            it.forget(4)
+        if single and config.method.name == "bic" and task.index:
+            with pytest.raises(InputError, match="needs 2 exemplars of each class"):
+                it.learn_task(task)
+            return
+        it.learn_task(task)
+    assert 4 not in it.memory.y
+    for _, z in lesson.predictions(it.method, data.test, it.memory, config.method.k):
+        assert z.shape[1] == task.seen and z.isfinite().all()
+
+
+def test_a_first_task_of_one_class_and_one_sample(config: Config) -> None:
+    data = datasets.load(config.stream.data)
+    one = data.train.select(data.train.y == 0).select(torch.tensor([0]))
+    it = Learner(config, data.train.dimension)
+    it.learn_task(Task(0, (slice(0, 1),), ("0",), one, one))
+    for _, z in lesson.predictions(it.method, data.test, it.memory, config.method.k):
+        assert z.shape[1] == 1 and z.isfinite().all()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from mtn.metrics import backward_transfer, balanced, forgetting, summarise
+from mtn.metrics import backward_transfer, balanced, calibration_error, forgetting, summarise
 
 # Three tasks of 2, 1 and 1 classes with 10, 30, 20 and 40 test samples.
 TOTAL = np.array([10, 30, 20, 40])
@@ -85,3 +85,10 @@ def test_classes_without_test_samples_are_left_out():
 
 def test_a_summary_can_be_written_as_json(found):
     assert json.loads(json.dumps(found)) == found
+
+
+def test_calibration_error_by_hand() -> None:
+    """Two answers in (14/15, 1], one right; two in (7/15, 8/15], both right: (|1 - 1.95| + |2 - 1.0|) / 4."""
+    confidence, right = np.array([1.0, 0.95, 0.5, 0.5]), np.array([True, False, True, True])
+    assert calibration_error(confidence, right) == pytest.approx((0.95 + 1.0) / 4)
+    assert calibration_error(np.array([0.0, 1.0]), np.array([False, True])) == 0.0

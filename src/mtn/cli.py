@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mtn import compare as comparison
 from mtn import config, datasets, learn, report
 from mtn.errors import InputError
 from mtn.methods import METHODS
+from mtn.progress import bar
 from mtn.version import __version__
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ def run(recipe: Recipe, set_: Set = [], out: Out = None) -> None:  # noqa: B006 
     """Run one method through a stream of tasks."""
     chosen = config.recipe(recipe, set_)
     folder = out or Path("runs") / f"{_stem(recipe)}-{_stem(chosen.method.name)}-seed{chosen.seed}-{chosen.digest()}"
-    with resumable(folder), bar() as say:
+    with resumable(folder), bar(console) as say:
         result = learn.run(chosen, folder, say)
     report.write([result], folder, "result")
     console.print(report.rich_tasks(result), report.rich_table([result]))
@@ -59,7 +59,7 @@ def compare(
     numbers = [_seed(seed) for seed in _list(seeds, "--seeds")]
     digest = chosen.replace(seed=0, method={"name": "any"}).digest()
     folder = out or Path("runs") / f"{_stem(recipe)}-compare-{digest}"
-    with resumable(folder), bar() as say:
+    with resumable(folder), bar(console) as say:
         results = comparison.compare(chosen, names, numbers, folder, say, _print_line, jobs)
     report.write(results, folder, "results")
     console.print(report.rich_table(results))
@@ -109,25 +109,6 @@ def resumable(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         errors.print(f"interrupted; the same command goes on from what is in {folder}", markup=False)
         raise typer.Exit(130) from None
-
-
-@contextmanager
-def bar() -> Iterator[Any]:
-    """A line for each thing that goes on: what, how far, how long still."""
-    text = TextColumn("{task.description}")
-    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        lines: dict[str, tuple[Any, str]] = {}
-
-        def say(what: str, done: int, of: int) -> None:
-            who, _, doing = what.rpartition(" · ")
-            line, shown = lines.get(who) or (progress.add_task(what, total=of), what)
-            if what != shown:
-                progress.reset(line, description=what, total=of)
-            progress.update(line, completed=done, total=of, visible=not (done == of and doing.endswith("testing")))
-            lines[who] = line, what
-
-        yield say
 
 
 def _print_line(result: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -136,6 +136,14 @@ def recipe(name: str, overrides: Iterable[str] = ()) -> Config:
     return parse(values, f"recipe {name!r}")
 
 
+def classifier(changes: Mapping[str, Any]) -> Config:
+    """What MTNClassifier learns by: the recipe `practical`, if there is one, with dotted keys changed."""
+    values = _read("practical") if "practical" in recipe_names() else {"stream": {"data": "none"}}
+    for key, value in changes.items():
+        _put(values, key, value)
+    return parse(values, "MTNClassifier")
+
+
 def recipe_names() -> list[str]:
     """Every shipped recipe, as `mtn run` takes it."""
     return sorted(_walk(_shipped(), ""))
@@ -210,11 +218,15 @@ def _override(values: dict[str, Any], text: str) -> None:
     key = key.strip()
     if not sign:
         raise InputError(f"--set takes key=value, got {text!r}")
+    _put(values, key, _value(value.strip()))
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
     if key not in keys():
         raise InputError(f"unknown key {key!r}: {closest(key, keys())}")
     for other in _ALTERNATIVES.get(key, ()):
         _section(values, other).pop(other.rpartition(".")[2], None)
-    _section(values, key)[key.rpartition(".")[2]] = _value(value.strip())
+    _section(values, key)[key.rpartition(".")[2]] = value
 
 
 def _section(values: dict[str, Any], key: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from mtn.errors import InputError
 from mtn.memory import Memory
 from mtn.methods import Method, Stage, check, make
 from mtn.progress import Progress, silent
+from mtn.samples import Samples
 from mtn.stream import Task, split
 from mtn.version import __version__
 
@@ -49,9 +50,9 @@ def run(
     make_folder(out)
     with checkpoint.lock(out), torch.random.fork_rng(devices=[]):
         checkpoint.write_json(out / "config.json", config.model_dump())
-        learner = Learner(config, tasks, out / "state.safetensors", say, save_every)
-        learner.learn()
-        result = learner.result()
+        whole = Run(config, tasks, out / "state.safetensors", say, save_every)
+        whole.learn()
+        result = whole.result()
         checkpoint.write_json(out / "result.json", result)
     return result
 
@@ -125,10 +126,9 @@ def make_optimiser(method: Method, train: Train, only: str = "") -> torch.optim.
 
 
 @dataclass
-class History:
-    """What a run has measured so far."""
+class Effort:
+    """What learning has cost so far."""
 
-    correct: list[list[int]] = field(default_factory=list)  # after each task, of each class seen
     seconds: dict[str, float] = field(default_factory=lambda: {"retrieval": 0.0, "training": 0.0, "evaluation": 0.0})
     trained_samples: int = 0
 
@@ -140,48 +140,40 @@ class History:
 
 
 class Learner:
-    """A method on its way through the tasks. Its state is whole on disk after each task and within long ones."""
+    """A method, its memory, and how far into a task they are: fed one task after the other, none of them announced."""
 
-    def __init__(self, config: Config, tasks: list[Task], state: Path, say: Progress, save_every: float) -> None:
-        self.config, self.tasks, self.path, self.say, self.save_every = config, tasks, state, say, save_every
+    def __init__(self, config: Config, dimension: int) -> None:
+        self.config = config
         torch.manual_seed(config.seed)
-        dimension = tasks[0].train.dimension
         self.method = make(dimension, config).to(find_device(config.device)).eval()
-        self.before: Method | None = None
         self.memory = Memory(config.memory, dimension)
-        self.history = History()
-        self.task, self.stage, self.step = 0, 0, 0  # tasks done; stages done of the next one; steps of the next stage
+        self.past: list[Samples] = []  # all samples so far, for a method that remembers everything
+        self.before: Method | None = None
+        self.stage, self.step = 0, 0  # stages done of the task, steps done of the next one
+        self.optimiser: torch.optim.Optimizer | None = None
         self.optimiser_state: dict[str, Tensor] = {}
-        if state.exists():
-            self._load()
+        self.effort = Effort()
 
-    def learn(self) -> None:
-        """All tasks that are left."""
-        reset_peak_memory()
-        for task in self.tasks[self.task :]:
-            self.learn_task(task)
-            start = time.perf_counter()
-            self.history.correct.append(self.evaluate(task).tolist())
-            spent, asked = time.perf_counter() - start, sum(len(seen.test) for seen in self.tasks[: task.index + 1])
-            self.history.seconds["evaluation"] += spent
-            self.history.seconds["per_1000_queries"] = 1000 * spent / max(asked, 1)  # of the last task in the end
-            self.task, self.stage, self.before = task.index + 1, 0, None
-            self._save({})
+    def learn_task(self, task: Task, say: Progress = silent, pause: Callable[[], None] = lambda: None) -> None:
+        """What is left of the task. It may bring samples of known classes, beside new classes or instead of them.
 
-    def learn_task(self, task: Task) -> None:
+        `pause` is called between two steps, where `state` is whole.
+        """
         if not (self.stage or self.step):
-            self._begin(task)
+            self.begin(task)
         stages = self.method.stages(task)
         for index in range(self.stage, len(stages)):
             self.stage = index
-            with self.history.clock("retrieval"):
-                seen, say = self.tasks[: task.index + 1], self._say(task)
-                plan = lesson.prepare(seen, stages[index], self.method, self.before, self.memory, self.config, say)
-            self._train(task, stages[index], plan)
-        with self.history.clock("training"):
+            with self.effort.clock("retrieval"):
+                plan = self.prepare(task, stages[index], say)
+            self.train(task, stages[index], plan, say, pause)
+        with self.effort.clock("training"):
             self.method.end_task(task, self.memory)
+        if self.method.remembers == "everything":
+            self.past.append(task.train)
+        self.stage, self.before = 0, None
 
-    def _begin(self, task: Task) -> None:
+    def begin(self, task: Task) -> None:
         """The memory is filled before training and stays as it is within the task (docs/design.md, choice 5)."""
         torch.manual_seed(lesson.generator(self.config.seed, task.index, "initialise").initial_seed())
         if self.method.remembers == "exemplars":
@@ -190,35 +182,115 @@ class Learner:
             self.before = copy.deepcopy(self.method).requires_grad_(False)
         self.method.begin_task(task)
 
-    def _train(self, task: Task, stage: Stage, plan: lesson.Lesson) -> None:
+    def prepare(self, task: Task, stage: Stage, say: Progress = silent) -> lesson.Lesson:
+        return lesson.prepare(task, stage, self.method, self.before, self.memory, self.config, say, self.past)
+
+    def train(
+        self,
+        task: Task,
+        stage: Stage,
+        plan: lesson.Lesson,
+        say: Progress = silent,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
         train = self.config.train.model_copy(update={"lr": self.config.train.lr * stage.lr})
-        optimiser = make_optimiser(self.method, train, stage.only)
-        _load_optimiser(optimiser, self.optimiser_state)
-        say, saved, mark = self._say(task), time.monotonic(), time.perf_counter()
+        self.optimiser = make_optimiser(self.method, train, stage.only)
+        _load_optimiser(self.optimiser, self.optimiser_state)
+        mark = time.perf_counter()
 
         def loss(step: int) -> dict[str, Tensor]:
             terms: dict[str, Tensor] = getattr(self.method, stage.loss)(plan.batch(step), task)
             return terms
 
         self.method.train()
-        for step in minimise(loss, optimiser, train, plan.steps, first=self.step, task=task.index):
-            self.history.seconds["training"] += time.perf_counter() - mark
-            self.history.trained_samples += plan.size
-            say("training", step, plan.steps)
-            if time.monotonic() - saved > self.save_every and step < plan.steps:
-                self.step = step
-                self._save(_optimiser_tensors(optimiser))
-                saved = time.monotonic()
+        for step in minimise(loss, self.optimiser, train, plan.steps, first=self.step, task=task.index):
+            self.step = step
+            self.effort.seconds["training"] += time.perf_counter() - mark
+            self.effort.trained_samples += plan.size
+            say("training", self.step, plan.steps)
+            if self.step < plan.steps:
+                pause()
             mark = time.perf_counter()
         self.method.eval()
-        self.step, self.optimiser_state = 0, {}
+        self.step, self.optimiser, self.optimiser_state = 0, None, {}
+
+    def forget(self, label: int) -> None:
+        """Nothing of the class is kept: no row, no exemplar, no sample."""
+        self.method.forget(label)
+        self.memory.remove(self.memory.y == label)
+        self.past = [part.select(part.y != label).apart() for part in self.past]
+
+    def copy(self) -> "Learner":
+        """One that learns on by itself. Only what learning changes in place is copied: exemplars are not."""
+        twin = copy.copy(self)
+        twin.method, twin.memory = copy.deepcopy(self.method), copy.copy(self.memory)
+        twin.past, twin.effort = list(self.past), copy.deepcopy(self.effort)
+        return twin
+
+    def kept(self) -> dict[str, float]:
+        """Numbers kept between tasks: vectors that are remembered, weights, statistics."""
+        remembered = len(self.memory) + sum(map(len, self.past))
+        weights = dict(self.method.named_parameters())
+        statistics = [buffer for name, buffer in self.method.state_dict().items() if name not in weights]
+        floats = {
+            "exemplars": remembered * self.memory.x.shape[1],
+            "weights": sum(parameter.numel() for parameter in weights.values()),
+            "statistics": sum(buffer.numel() for buffer in statistics if buffer.is_floating_point()),
+        }
+        size = sum(t.numel() * t.element_size() for t in self.method.state_dict().values()) + 4 * floats["exemplars"]
+        return floats | {"total": sum(floats.values()), "mb": round(size / 1e6, 2)}
+
+    def state(self) -> dict[str, Tensor]:
+        """All but `past`, which whoever feeds the tasks has: it can be as large as the data."""
+        optimiser = {} if self.optimiser is None else _optimiser_tensors(self.optimiser)
+        parts = {"method": self.method.state_dict(), "memory": self.memory.state(), "optimiser": optimiser}
+        if self.before is not None:
+            parts["before"] = self.before.state_dict()
+        return {f"{part}.{name}": tensor for part, found in parts.items() for name, tensor in found.items()}
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        checkpoint.restore(self.method, checkpoint.take(tensors, "method."))
+        self.memory.load_state(checkpoint.take(tensors, "memory."))
+        self.optimiser_state = checkpoint.take(tensors, "optimiser.")
+        before = checkpoint.take(tensors, "before.")
+        if before:
+            self.before = copy.deepcopy(self.method).requires_grad_(False)
+            checkpoint.restore(self.before, before)
+
+
+class Run:
+    """A learner on its way through a list of tasks. Its state is whole on disk after each and within long ones."""
+
+    def __init__(self, config: Config, tasks: list[Task], state: Path, say: Progress, save_every: float) -> None:
+        self.config, self.tasks, self.path, self.say, self.save_every = config, tasks, state, say, save_every
+        self.learner = Learner(config, tasks[0].train.dimension)
+        self.correct: list[list[int]] = []  # after each task, of each class seen
+        self.done = 0  # tasks
+        self.saved = time.monotonic()
+        if state.exists():
+            self._load()
+
+    def learn(self) -> None:
+        """All tasks that are left."""
+        reset_peak_memory()
+        seconds = self.learner.effort.seconds
+        for task in self.tasks[self.done :]:
+            self.saved = time.monotonic()
+            self.learner.learn_task(task, self._say(task), self._save_in_time)
+            start = time.perf_counter()
+            self.correct.append(self.evaluate(task).tolist())
+            spent, asked = time.perf_counter() - start, sum(len(seen.test) for seen in self.tasks[: task.index + 1])
+            seconds["evaluation"] += spent
+            seconds["per_1000_queries"] = 1000 * spent / max(asked, 1)  # of the last task in the end
+            self.done = task.index + 1
+            self._save()
 
     def evaluate(self, task: Task) -> np.ndarray:
         """Test samples answered rightly, of each class seen so far."""
         correct = np.zeros(task.seen, dtype=np.int64)
-        say = self._say(task)
+        learner, say = self.learner, self._say(task)
         for seen in self.tasks[: task.index + 1]:
-            for rows, z in lesson.predictions(self.method, seen.test, self.memory, self.config.method.k):
+            for rows, z in lesson.predictions(learner.method, seen.test, learner.memory, self.config.method.k):
                 y = seen.test.y[rows]
                 correct += np.bincount(y[z.argmax(1).cpu() == y], minlength=task.seen)
             say("testing", seen.index + 1, task.index + 1)
@@ -226,62 +298,45 @@ class Learner:
 
     def result(self) -> dict[str, Any]:
         """What goes into result.json."""
-        correct = [np.array(row) for row in self.history.correct]
+        correct = [np.array(row) for row in self.correct]
         total = np.concatenate([np.bincount(task.test.y, minlength=task.seen)[task.old :] for task in self.tasks])
-        seconds, trained = self.history.seconds, self.history.trained_samples
+        seconds, trained = self.learner.effort.seconds, self.learner.effort.trained_samples
         return {
             "method": self.config.method.name,
             "data": self.config.stream.data,
             "seed": self.config.seed,
             **metrics.summarise(correct, total, [len(task.names) for task in self.tasks]),
             "seconds": {name: round(value, 4) for name, value in seconds.items()},
-            "kept": self.kept(),
+            "kept": self.learner.kept(),
             "train_samples_per_second": round(trained / seconds["training"], 1) if trained else None,
             "peak_memory_mb": peak_memory_mb(),
             "config": self.config.model_dump(),
             "versions": versions(),
         }
 
-    def kept(self) -> dict[str, float]:
-        """Numbers kept between tasks: vectors that are remembered, weights, statistics."""
-        remembered = len(self.memory)
-        if self.method.remembers == "everything":
-            remembered = sum(len(task.train) for task in self.tasks)
-        statistics = [buffer for name, buffer in self.method.state_dict().items() if name not in self._weights()]
-        floats = {
-            "exemplars": remembered * self.tasks[0].train.dimension,
-            "weights": sum(parameter.numel() for parameter in self._weights().values()),
-            "statistics": sum(buffer.numel() for buffer in statistics if buffer.is_floating_point()),
-        }
-        size = sum(t.numel() * t.element_size() for t in self.method.state_dict().values()) + 4 * floats["exemplars"]
-        return floats | {"total": sum(floats.values()), "mb": round(size / 1e6, 2)}
-
-    def _weights(self) -> dict[str, Tensor]:
-        return dict(self.method.named_parameters())
-
     def _say(self, task: Task) -> Progress:
         return lambda what, done, of: self.say(f"task {task.index + 1}/{len(self.tasks)}: {what}", done, of)
 
-    def _save(self, optimiser: dict[str, Tensor]) -> None:
-        parts = {"method": self.method.state_dict(), "memory": self.memory.state(), "optimiser": optimiser}
-        if self.before is not None:
-            parts["before"] = self.before.state_dict()
-        tensors = {f"{part}.{name}": tensor for part, found in parts.items() for name, tensor in found.items()}
-        tensors["rng"] = torch.get_rng_state()
-        position = {"task": self.task, "stage": self.stage, "step": self.step}
-        checkpoint.save(self.path, tensors, position | {"history": vars(self.history)})
+    def _save_in_time(self) -> None:
+        if time.monotonic() - self.saved > self.save_every:
+            self._save()
+            self.saved = time.monotonic()
+
+    def _save(self) -> None:
+        learner = self.learner
+        tensors = learner.state() | {"rng": torch.get_rng_state()}
+        position = {"task": self.done, "stage": learner.stage, "step": learner.step}
+        checkpoint.save(self.path, tensors, position | {"history": {"correct": self.correct, **vars(learner.effort)}})
 
     def _load(self) -> None:
         tensors, facts = checkpoint.load(self.path)
-        checkpoint.restore(self.method, checkpoint.take(tensors, "method."))
-        self.memory.load_state(checkpoint.take(tensors, "memory."))
-        self.task, self.stage, self.step = facts["task"], facts["stage"], facts["step"]
-        self.history = History(**facts["history"])
-        self.optimiser_state = checkpoint.take(tensors, "optimiser.")
-        before = checkpoint.take(tensors, "before.")
-        if before:
-            self.before = copy.deepcopy(self.method).requires_grad_(False)
-            checkpoint.restore(self.before, before)
+        learner, history = self.learner, facts["history"]
+        learner.load_state(tensors)
+        self.done, learner.stage, learner.step = facts["task"], facts["stage"], facts["step"]
+        self.correct = history.pop("correct")
+        learner.effort = Effort(**history)
+        if learner.method.remembers == "everything":
+            learner.past = [task.train for task in self.tasks[: self.done]]
         torch.set_rng_state(tensors["rng"])
 
 

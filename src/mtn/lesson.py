@@ -3,8 +3,8 @@
 import functools
 import hashlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,8 +31,18 @@ class Portion:
     samples: Samples
     size: int
     key: tuple[object, ...]
-    found: Retrieval | None = None
-    before: Tensor | None = None  # N,n logits of the model before the task
+    drawn: Tensor | None = None  # the rows that are ever drawn, rising; None: all
+    found: Retrieval | None = None  # of the drawn ones
+    before: Tensor | None = None  # logits of the model before the task, of the drawn ones
+
+    def within(self, steps: int) -> Tensor | None:
+        """What so many steps draw, if that is less than everything: a small task need not look at a large memory."""
+        count = steps * self.size
+        return self._permutation(0)[:count].sort().values if count < len(self.samples) else None
+
+    def place(self, rows: Tensor) -> Tensor:
+        """Where rows are among those drawn."""
+        return rows if self.drawn is None else torch.searchsorted(self.drawn, rows)
 
     def rows(self, step: int) -> Tensor:
         number, offset = divmod(step * self.size, len(self.samples))
@@ -72,8 +82,8 @@ class Lesson:
     def batch(self, step: int) -> Batch:
         drawn = [(portion, portion.rows(step)) for portion in self.portions]
         device = self.share.device
-        near = [portion.found[rows] for portion, rows in drawn if portion.found is not None]
-        before = [portion.before[rows] for portion, rows in drawn if portion.before is not None]
+        near = [portion.found[portion.place(rows)] for portion, rows in drawn if portion.found is not None]
+        before = [portion.before[portion.place(rows)] for portion, rows in drawn if portion.before is not None]
         return Batch(
             x=torch.cat([portion.samples.x(rows) for portion, rows in drawn]).to(device),
             y=torch.cat([portion.samples.y[rows] for portion, rows in drawn]).to(device),
@@ -85,22 +95,31 @@ class Lesson:
 
 
 def prepare(
-    tasks: list[Task],
+    task: Task,
     stage: Stage,
     method: Method,
     before: Method | None,
     memory: Memory,
     config: Config,
     say: Progress = silent,
+    past: Sequence[Samples] = (),
 ) -> Lesson:
-    """The lesson of a stage of the last of `tasks`.
+    """The lesson of a stage of a task, `past` being the samples of those before it, for a stage that sees all.
 
     The old model looks up only exemplars of classes it knows (docs/design.md, choice 6).
     """
-    task, train, k, device = tasks[-1], config.train, config.method.k, method.seen.device
-    known = len(memory.below(task.old))
+    train, k, device = config.train, config.method.k, method.seen.device
+    known = int((memory.y < task.old).sum())
+
+    first, second = _pools(task, stage, method, memory, past)
+    size = min(train.batch, len(first))
+    steps = max(math.ceil(stage.epochs * train.epochs * len(first) / size), train.min_steps)
 
     def portion(name: str, samples: Samples, size: int) -> Portion:
+        key = (config.seed, task.index, name) + (() if stage.loss == "loss" else (stage.loss,))
+        portion = Portion(samples, min(size, len(samples)), key)
+        drawn = portion.within(steps)
+        samples = samples if drawn is None else samples.select(drawn)
         found: list[Retrieval | None] = [None, None]
         if method.uses_neighbours:
             found = [*nearest_within(samples, memory, k, (len(memory), known), device, say)]
@@ -110,27 +129,26 @@ def prepare(
             for rows, z in scores(before, samples, found[1]):
                 answers[rows] = z.cpu()
                 say("asking the model before", rows.stop, len(samples))
-        key = (config.seed, task.index, name) + (() if stage.loss == "loss" else (stage.loss,))
-        return Portion(samples, min(size, len(samples)), key, found[0], answers)
+        return replace(portion, drawn=drawn, found=found[0], before=answers)
 
-    first, second = _pools(tasks, stage, method, memory)
-    new = portion("new", first, train.batch)
-    size = new.size if stage.evenly else train.replay
-    replay = portion("replay", second, size) if len(second) and size else None
-    steps = max(math.ceil(stage.epochs * train.epochs * len(first) / new.size), train.min_steps)
+    new = portion("new", first, size)
+    beside = size if stage.evenly else train.replay
+    replay = portion("replay", second, beside) if len(second) and beside else None
     return Lesson(new, replay, _share(new, replay, task.seen).to(device), steps)
 
 
-def _pools(tasks: list[Task], stage: Stage, method: Method, memory: Memory) -> tuple[Samples, Samples]:
+def _pools(
+    task: Task, stage: Stage, method: Method, memory: Memory, past: Sequence[Samples]
+) -> tuple[Samples, Samples]:
     """What a stage is about, and what is replayed beside it."""
-    task, exemplars, held = tasks[-1], memory.samples(), method.held_out(tasks[-1], memory)
+    exemplars, held = memory.samples(), method.held_out(task, memory)
     free = {"nothing": held & ~held, "old": ~held & (memory.y < task.old), "all": ~held}[stage.replays]
     if stage.sees == "held out":
         first = exemplars.select(held)
     elif stage.sees == "memory":
         first = exemplars.select(~held)
     else:
-        first = Samples.join([t.train for t in tasks]) if stage.sees == "all" else task.train
+        first = Samples.join([*past, task.train]) if stage.sees == "all" else task.train
         first = first.select(~torch.isin(first.id, memory.id[held])) if held.any() else first
     return first, exemplars.select(free)
 

@@ -29,6 +29,8 @@ def taskwise_distillation(z: Tensor, before: Tensor, spans: Sequence[slice], tem
     """Eq. 2: sum over earlier tasks of T^2 KL(p_before || p), each softmax inside that task's classes; mean over B."""
     total = z.new_zeros(())
     for span in spans:
+        if span.stop - span.start < 2:  # the softmax of one class is constant
+            continue
         now = F.log_softmax(z[:, span] / temperature, dim=1)
         then = F.log_softmax(before[:, span] / temperature, dim=1)
         total = total + F.kl_div(now, then, log_target=True, reduction="sum")
@@ -60,6 +62,8 @@ def margin_ranking(cosines: Tensor, y: Tensor, old: int, margin: float, rivals: 
 
 def nca(similarity: Tensor, y: Tensor, scale: Tensor, margin: float) -> Tensor:
     """PODNet: max(0, -log(exp(eta (y_true - margin)) / sum over the other classes exp(eta y_c))), mean over B."""
+    if similarity.shape[1] == 1:  # nothing to tell it from
+        return similarity.sum() * 0.0
     true = similarity.gather(1, y[:, None])
     others = (scale * similarity).scatter(1, y[:, None], -torch.inf)
     return (others.logsumexp(1) - scale * (true.squeeze(1) - margin)).clamp(min=0).mean()

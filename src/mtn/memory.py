@@ -43,6 +43,15 @@ class Memory:
             torch.cat([priority[old], priority[kept[kept >= len(self)]]]),
         )
 
+    def remove(self, rows: Tensor) -> None:
+        """Let the exemplars at `rows` (a mask) go; what their places are worth shows at the next task."""
+        self._set(self.x[~rows], self.y[~rows], self.id[~rows], self.priority[~rows])
+
+    def relabel(self, row: int, label: int) -> None:
+        y = self.y.clone()
+        y[row] = label
+        self._set(self.x, y, self.id, self.priority)
+
     def below(self, classes: int) -> "Memory":
         """The part of the memory that holds the first `classes` classes: all that the model before the task knows."""
         part = Memory(self.budget, self.x.shape[1])

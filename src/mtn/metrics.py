@@ -53,6 +53,14 @@ def balanced(correct: np.ndarray, total: np.ndarray) -> float | None:
     return _mean((100 * correct[tested] / total[: len(correct)][tested]).tolist())
 
 
+def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
+    """Expected calibration error (Guo et al. 2017), 0 to 1: |accuracy - mean confidence| of the answers in each of
+    `bins` intervals of equal width, weighted by how many they are. An interval holds its upper end."""
+    place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    gap = np.bincount(place, right, bins) - np.bincount(place, confidence, bins)
+    return float(np.abs(gap).sum() / len(confidence))
+
+
 def _percent(correct: np.ndarray, total: np.ndarray) -> float | None:
     return 100 * float(correct.sum()) / float(total.sum()) if total.sum() else None
 

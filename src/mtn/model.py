@@ -46,11 +46,24 @@ class MemoryTransformer(nn.Module):
 
         Adapted tokens (B,T,E), the query first; with `query_only` just that one (B,1,E), for less work.
         """
+        tokens, mask = self.before_last(query, near, labels, real)
+        return self.norm(self.blocks[-1](tokens, mask, query_only=query_only))
+
+    def attention(self, query: Tensor, near: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
+        """B,T: the weights with which the query reads each token in the last block, mean over heads."""
+        tokens, mask = self.before_last(query, near, labels, real)
+        last = self.blocks[-1]
+        assert isinstance(last, Block)
+        return last.weights(tokens, mask)[:, :, 0].mean(1)
+
+    def before_last(
+        self, query: Tensor, near: Tensor, labels: Tensor, real: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         tokens = self.tokens(query, near, labels)
         mask = None if real is None else F.pad(real, (1, 0), value=True)[:, None, None]  # B,1,1,T
         for block in self.blocks[:-1]:
             tokens = block(tokens, mask)
-        return self.norm(self.blocks[-1](tokens, mask, query_only=query_only))
+        return tokens, mask
 
     def tokens(self, query: Tensor, near: Tensor, labels: Tensor) -> Tensor:
         tokens = self.input(spread(torch.cat([query[:, None], near], dim=1)))  # B,T,E
@@ -92,6 +105,15 @@ class Block(nn.Module):
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
         return F.scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).flatten(2)  # B,T,E
 
+    def weights(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """B,H,T,T: softmax(Q K^T / sqrt(E/H)), which `attend` uses without ever writing it out."""
+        query, key, _ = (
+            part.unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.norm_attention(tokens)).split(tokens.shape[2], dim=2)
+        )
+        scores = query @ key.transpose(2, 3) / query.shape[3] ** 0.5
+        return (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(3)
+
 
 class Rows(nn.Module):
     """A matrix with one row a class that grows as classes come; rows once there never move."""
@@ -115,6 +137,8 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.zeros(0))
 
     def grow(self, classes: int) -> None:
+        if classes == len(self.weight):
+            return
         fresh = nn.Linear(self.weight.shape[1], classes - len(self.weight), device=self.weight.device)
         self.weight = nn.Parameter(torch.cat([self.weight.detach(), fresh.weight.detach()]))
         self.bias = nn.Parameter(torch.cat([self.bias.detach(), fresh.bias.detach()]))

@@ -1,7 +1,7 @@
 """Queries x memory -> neighbours: exact top-k by cosine, chunk by chunk, never the query itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,6 +42,10 @@ class Retrieval:
     index: Tensor  # N,K rows of the memory, -1 where there is none
     similarity: Tensor  # N,K
     full: bool  # every query has all its k neighbours
+
+    def first(self, count: int) -> "Retrieval":
+        """Of the first queries only."""
+        return replace(self, index=self.index[:count], similarity=self.similarity[:count])
 
     def __getitem__(self, rows: Tensor | slice) -> Neighbours:
         index = self.index[rows]

@@ -1,6 +1,11 @@
 """How long work tells that it goes on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich import progress
+from rich.console import Console
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
@@ -8,3 +13,25 @@ Progress = Callable[[str, int, int], None]
 
 def silent(what: str, done: int, of: int) -> None:
     """Says nothing."""
+
+
+@contextmanager
+def bar(console: Console) -> Iterator[Progress]:
+    """A line for each thing that goes on: what, how far, how long still."""
+    text = progress.TextColumn("{task.description}")
+    shown = (progress.BarColumn(), progress.MofNCompleteColumn())
+    times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+    with progress.Progress(
+        text, *shown, *times, console=console, transient=True, disable=not console.is_terminal
+    ) as it:
+        lines: dict[str, tuple[Any, str]] = {}
+
+        def say(what: str, done: int, of: int) -> None:
+            who, _, doing = what.rpartition(" · ")
+            line, shown = lines.get(who) or (it.add_task(what, total=of), what)
+            if what != shown:
+                it.reset(line, description=what, total=of)
+            it.update(line, completed=done, total=of, visible=not (done == of and doing.endswith("testing")))
+            lines[who] = line, what
+
+        yield say

@@ -40,9 +40,15 @@ class Samples:
 
     @staticmethod
     def join(parts: "list[Samples]") -> "Samples":
-        """Several selections from one source as one."""
-        rows = np.concatenate([part.rows for part in parts])
-        return Samples(parts[0].source, rows, torch.cat([p.y for p in parts]), torch.cat([p.id for p in parts]))
+        """Several selections as one: of their common source, or with a source made of theirs."""
+        source, rows = parts[0].source, np.concatenate([part.rows for part in parts])
+        if any(part.source is not source for part in parts):
+            source, rows = np.concatenate([part.source[part.rows] for part in parts]), np.arange(len(rows))
+        return Samples(source, rows, torch.cat([p.y for p in parts]), torch.cat([p.id for p in parts]))
+
+    def apart(self) -> "Samples":
+        """The same samples, without the rows of the source that are not among them."""
+        return Samples(self.source[self.rows], np.arange(len(self)), self.y, self.id)
 
     def chunks(self) -> Iterator[slice]:
         for start in range(0, len(self), CHUNK):

@@ -13,7 +13,7 @@ from mtn.samples import Data, Samples
 
 @dataclass(frozen=True)
 class Task:
-    """New classes with their samples. Labels count in arrival order: old ones first, then this task's."""
+    """Samples of new classes, perhaps more of known ones. Labels count in order of arrival."""
 
     index: int
     spans: tuple[slice, ...]  # the classes of every task so far, this one last
@@ -30,6 +30,11 @@ class Task:
     def seen(self) -> int:
         """The number of classes after it (s)."""
         return self.spans[-1].stop
+
+    @property
+    def new(self) -> int:
+        """The number of classes it brings (m); 0 where it has only more samples of known ones."""
+        return self.seen - self.old
 
 
 def split(data: Data, stream: Stream) -> list[Task]:

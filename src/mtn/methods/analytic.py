@@ -23,6 +23,7 @@ class Analytic(Method):
     """Sum and number of each class's samples."""
 
     remembers = "nothing"
+    rows = ("total", "count")
     total: Tensor
     count: Tensor
 
@@ -58,6 +59,10 @@ class Analytic(Method):
     def add(self, x: Tensor, y: Tensor) -> None:
         self.total.index_add_(0, y, x.double())
         self.count.index_add_(0, y, torch.ones_like(y, dtype=torch.float64))
+
+    def forget(self, label: int) -> None:
+        super().forget(label)
+        self._solution = None
 
     def solve(self) -> Tensor:
         """Columns of weights, the last row the bias: (width + 1),C."""
@@ -114,6 +119,13 @@ class SecondMoment(Analytic):
         super().add(x, y)
         self.gram += x.T @ x
 
+    def forget(self, label: int) -> None:
+        """G loses n_c mu_c mu_c^T too, and with it the mean; the class's scatter stays in what all classes share."""
+        total, count = self.total[label].clone(), float(self.count[label])
+        super().forget(label)
+        if count:
+            self.gram -= torch.outer(total, total) / count
+
     def inverse_times(self, matrix: Tensor, right: Tensor) -> Tensor:
         """(A + strength mean(diag A) I)^-1 B."""
         scale = matrix.diagonal().mean().clamp(min=1e-6)  # one sample a class leaves no scatter
@@ -133,7 +145,7 @@ class SLDA(SecondMoment):
 
     def solve(self) -> Tensor:
         means = self.total / self.count.clamp(min=1)[:, None]
-        within = (self.gram - self.total.T @ means) / self.count.sum()
+        within = (self.gram - self.total.T @ means) / self.count.sum().clamp(min=1)
         weights = self.inverse_times(within, means.T)
         return torch.cat([weights, -0.5 * (means.T * weights).sum(0, keepdim=True)])
 

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtn.config import Config
+from mtn.errors import InputError
 from mtn.memory import Memory
 from mtn.model import Head, spread
 from mtn.neighbours import Neighbours
@@ -48,6 +50,7 @@ class Method(nn.Module):
     distils: ClassVar[bool] = False  # wants the logits of the model before the task
     remembers: ClassVar[Literal["exemplars", "nothing", "everything"]] = "exemplars"
     losses: ClassVar[tuple[str, ...]] = ()  # what train.loss may be, the default first
+    rows: ClassVar[tuple[str, ...] | None] = None  # the state that has one row a class, for `forget`
 
     seen: Tensor
 
@@ -56,6 +59,7 @@ class Method(nn.Module):
         self.dimension = dimension
         self.config = config
         self.register_buffer("seen", torch.tensor(0))  # classes
+        self.forgotten: set[int] = set()
 
     def begin_task(self, task: Task) -> None:
         """Make room for the new classes."""
@@ -80,17 +84,43 @@ class Method(nn.Module):
     def end_task(self, task: Task, memory: Memory) -> None:
         """What is fitted after training, in closed form."""
 
+    def recall(self, memory: Memory) -> None:
+        """Follow exemplars that were taken out or relabelled between two tasks."""
+
+    def evidence(self, x: Tensor, neighbours: Neighbours) -> tuple[Tensor, Tensor] | None:
+        """B,K cosine of query and neighbours once adapted, B,K attention of the query on them; None: no transformer."""
+        return None
+
+    @torch.no_grad()
+    def forget(self, label: int) -> None:
+        """Zero the rows of a class. Its index is never used again, and what it scores means nothing."""
+        if self.rows is None:
+            raise InputError(f"{type(self).__name__} cannot forget: it does not say in `rows` what it keeps of a class")
+        state = self.state_dict()
+        for name in self.rows:
+            if name in state:  # some depend on options
+                state[name][label : label + 1].zero_()
+        self.forgotten.add(label)
+
 
 def class_means(task: Task) -> Tensor:
     """m,D: the mean of each new class's unit vectors."""
-    total, classes = torch.zeros(task.seen - task.old, task.train.dimension), task.train.y - task.old
-    for rows in task.train.chunks():
-        total.index_add_(0, classes[rows], task.train.x(rows))
+    new = task.train.select(task.train.y >= task.old)
+    total, classes = torch.zeros(task.new, new.dimension), new.y - task.old
+    for rows in new.chunks():
+        total.index_add_(0, classes[rows], new.x(rows))
     return total / torch.bincount(classes, minlength=len(total))[:, None]
+
+
+def unit_rows(weight: Tensor) -> Tensor:
+    """Rows at length 1; those of forgotten classes stay 0 and get no gradient, which at 0 would be of any size."""
+    return F.normalize(torch.where(weight.any(-1, keepdim=True), weight, weight.detach()), dim=-1)
 
 
 class LinearHead(Method):
     """embed -> linear head. On frozen features `embed` is the identity."""
+
+    rows: ClassVar[tuple[str, ...]] = ("head.weight", "head.bias")
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)

@@ -18,6 +18,7 @@ class KNN(Method):
     """mem. k-NN of the paper: the k nearest exemplars vote, weighted by similarity. Nothing is trained."""
 
     uses_neighbours = True
+    rows = ()
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         return ()

@@ -55,20 +55,23 @@ class BiC(LinearHead):
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         correct = Stage("correction_loss", sees="held out", replays="nothing", epochs=2.0, only="correction.")
-        return (Stage(), correct) if task.old else (Stage(),)
+        return (Stage(), correct) if task.old and task.new else (Stage(),)
 
     def held_out(self, task: Task, memory: Memory) -> Tensor:
         """The same number of every class, the last in the memory's order."""
         counts = torch.bincount(memory.y, minlength=task.seen)
         if not task.old:
             return super().held_out(task, memory)
-        if int(counts.min()) < 2:
+        alive = [label for label in range(task.seen) if label not in self.forgotten]
+        smallest = min(alive, key=lambda label: int(counts[label]))
+        fewest = int(counts[smallest])
+        if fewest < 2:
             raise InputError(
-                f"method 'bic' needs 2 exemplars of each class, one of them held out; class {int(counts.argmin())} in "
-                f"order of arrival has {int(counts.min())}: raise memory.total ({len(memory)} for {task.seen} classes)"
+                f"method 'bic' needs 2 exemplars of each class, one of them held out; class {smallest} in "
+                f"order of arrival has {fewest}: raise memory.total ({len(memory)} for {task.seen} classes)"
             )
         place = torch.arange(len(memory)) - (counts.cumsum(0) - counts)[memory.y]
-        return place >= counts[memory.y] - max(1, int(counts.min()) // 10)
+        return place >= counts[memory.y] - max(1, fewest // 10)
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         corrected: Tensor = self.correction(super().scores(x, neighbours))
@@ -78,7 +81,7 @@ class BiC(LinearHead):
         z = super().scores(batch.x, batch.neighbours)  # not corrected
         if batch.before is None:
             return {"classification": losses.cross_entropy(z, batch.y)}
-        old = task.old / task.seen
+        old = task.old / (task.old + max(task.new, 1))  # without a new class as with one: something is to be learned
         return {
             "classification": (1 - old) * losses.cross_entropy(z, batch.y),
             "distillation": old * losses.soft_cross_entropy(z[:, : task.old], batch.before, TEMPERATURE),

@@ -36,7 +36,7 @@ def ccil_terms(z: Tensor, batch: Batch, task: Task) -> dict[str, Tensor]:
         "inter": losses.cross_entropy(z[exemplars], batch.y[exemplars]),
     }
     if batch.before is not None:
-        weight = WEIGHT * (task.seen / (task.seen - task.old)) ** POWER / task.old  # mean over elements: / n
+        weight = WEIGHT * (task.seen / max(task.new, 1)) ** POWER / task.old  # mean over elements: / n
         for name, part in (("new", fresh), ("exemplars", exemplars)):
             kd = losses.taskwise_distillation(z[part], batch.before[part], [slice(0, task.old)], TEMPERATURE)
             terms[f"distillation_{name}"] = weight * kd

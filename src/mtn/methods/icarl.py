@@ -19,6 +19,7 @@ from mtn.stream import Task
 class ICaRL(Method):
     """argmax_c <q, mu_c>, mu_c the mean of class c's exemplars at unit length."""
 
+    rows = ("means",)
     means: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
@@ -29,7 +30,10 @@ class ICaRL(Method):
         return ()
 
     def end_task(self, task: Task, memory: Memory) -> None:
-        total = torch.zeros(task.seen, self.dimension).index_add_(0, memory.y, memory.x)
+        self.recall(memory)
+
+    def recall(self, memory: Memory) -> None:
+        total = torch.zeros(int(self.seen), self.dimension).index_add_(0, memory.y, memory.x)
         self.means = F.normalize(total, dim=1).to(self.means.device)
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:

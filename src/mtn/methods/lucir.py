@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mtn import losses
 from mtn.config import Config
-from mtn.methods.base import Batch, Method, Stage, class_means
+from mtn.methods.base import Batch, Method, Stage, class_means, unit_rows
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
 
@@ -25,7 +25,8 @@ MARGIN, RIVALS = 0.5, 2
 class LUCIR(Method):
     """L = CE(eta cos) + margin ranking."""
 
-    frozen: ClassVar[bool] = True  # old rows do not move
+    rows = ("weight",)
+    frozen: ClassVar[bool] = True  # old rows do not move, unless there are no new ones
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
@@ -36,20 +37,22 @@ class LUCIR(Method):
         super().begin_task(task)
         old = self.weight.detach()
         if task.old:
-            new = F.normalize(class_means(task), dim=1).to(old) * old.norm(dim=1).mean()
+            norms = old.norm(dim=1)
+            alive = norms[norms > 0] if norms.any() else torch.ones(1)
+            new = F.normalize(class_means(task), dim=1).to(old) * alive.mean()
         else:
             new = nn.Linear(self.dimension, task.seen).weight.detach().to(old)
         self.weight = nn.Parameter(torch.cat([old, new]))
 
     def cosines(self, x: Tensor, frozen: int = 0) -> Tensor:
         weight = torch.cat([self.weight[:frozen].detach(), self.weight[frozen:]])
-        return F.normalize(x, dim=1) @ F.normalize(weight, dim=1).T
+        return F.normalize(x, dim=1) @ unit_rows(weight).T
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         return self.scale * self.cosines(x)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        cosines = self.cosines(batch.x, task.old if self.frozen else 0)
+        cosines = self.cosines(batch.x, task.old if self.frozen and task.new else 0)
         return {
             "classification": losses.cross_entropy(self.scale * cosines, batch.y),
             "margin": losses.margin_ranking(cosines, batch.y, task.old, MARGIN, RIVALS),

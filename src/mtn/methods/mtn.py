@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mtn.config import Config
@@ -25,6 +26,7 @@ class MTN(SSIL):
 
     uses_neighbours = True
     losses = ("ss", "ce", "balanced", "ccil")
+    rows = (*SSIL.rows, "transformer.labels.weight")
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
@@ -61,6 +63,12 @@ class MTN(SSIL):
         real = None if neighbours.full else neighbours.mask
         adapted: Tensor = forward(x, neighbours.x, neighbours.y, real, query_only=query_only)
         return adapted
+
+    def evidence(self, x: Tensor, neighbours: Neighbours) -> tuple[Tensor, Tensor] | None:
+        real = None if neighbours.full else neighbours.mask
+        unit = F.normalize(self.adapt(x, neighbours), dim=2)  # B,T,E
+        attention = self.transformer.attention(x, neighbours.x, neighbours.y, real)
+        return (unit[:, 1:] @ unit[:, 0, :, None]).squeeze(2), attention[:, 1:]
 
     def embed(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         return self.adapt(x, neighbours, query_only=True)[:, 0]

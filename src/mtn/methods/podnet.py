@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mtn import losses
 from mtn.config import Config
-from mtn.methods.base import Batch, Method, Stage
+from mtn.methods.base import Batch, Method, Stage, unit_rows
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
 
@@ -25,6 +25,8 @@ PROXIES, MARGIN = 10, 0.6
 class PODNet(Method):
     """y_c = sum_k softmax_k(s_ck) s_ck, s = -||q - theta_ck||^2 of unit vectors; scores eta y_c."""
 
+    rows = ("proxies",)
+
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
         self.proxies = nn.Parameter(torch.zeros(0, PROXIES, dimension))
@@ -33,8 +35,8 @@ class PODNet(Method):
     def begin_task(self, task: Task) -> None:
         super().begin_task(task)
         old = self.proxies.detach()
-        new = torch.stack(_cluster(task, self.config.seed))
-        self.proxies = nn.Parameter(torch.cat([old, F.normalize(new, dim=2).to(old)]))
+        new = [F.normalize(centres, dim=1).to(old)[None] for centres in _cluster(task, self.config.seed)]
+        self.proxies = nn.Parameter(torch.cat([old, *new]))
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         balanced = Stage("balanced_loss", sees="memory", replays="nothing", epochs=2.0, lr=0.1)
@@ -42,7 +44,7 @@ class PODNet(Method):
 
     def similarities(self, x: Tensor, frozen: int = 0) -> Tensor:
         proxies = torch.cat([self.proxies[:frozen].detach(), self.proxies[frozen:]])
-        unit = F.normalize(proxies, dim=2).flatten(0, 1)
+        unit = unit_rows(proxies).flatten(0, 1)
         s = (2 * F.normalize(x, dim=1) @ unit.T - 2).unflatten(1, (-1, PROXIES))  # B,C,K
         return (s.softmax(2) * s).sum(2)
 
@@ -50,7 +52,8 @@ class PODNet(Method):
         return self.log_scale.exp() * self.similarities(x)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        return {"nca": losses.nca(self.similarities(batch.x, task.old), batch.y, self.log_scale.exp(), MARGIN)}
+        frozen = task.old if task.new else 0
+        return {"nca": losses.nca(self.similarities(batch.x, frozen), batch.y, self.log_scale.exp(), MARGIN)}
 
     def balanced_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         return {"nca": losses.nca(self.similarities(batch.x), batch.y, self.log_scale.exp(), MARGIN)}

@@ -1,0 +1,599 @@
+"""The engine as a scikit-learn classifier that is taught class after class, none of them announced."""
+
+import copy
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from rich.console import Console
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from mtn import calibration, checkpoint, config, lesson, store
+from mtn.errors import InputError, closest
+from mtn.evidence import Evidence, Neighbour
+from mtn.learn import Learner, versions
+from mtn.neighbours import Retrieval, nearest
+from mtn.progress import Progress, bar, silent
+from mtn.samples import Samples
+from mtn.stream import Task
+
+Label = str | int | float | bool
+Id = str | int
+
+ROWS = 4
+"""Queries are asked in multiples of so many: matrix products of fewer rows round differently, and an answer must not
+depend on what else is asked."""
+
+HELD_OUT = 1000
+"""Samples that calibration and the accuracy before learning look at, at the most: a call's cost stays bounded."""
+
+OWN_PARAMETERS = ("method.name", "memory.total", "method.k", "seed", "device")
+KINDS = {"U": "str", "i": "int", "u": "int", "b": "bool", "f": "float"}
+
+
+@dataclass(frozen=True)
+class Exemplar:
+    """A remembered sample: its id, its label, its row in the memory."""
+
+    id: Id
+    label: Label
+    position: int
+
+
+class MTNClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier over feature vectors that keeps learning new classes, and shows what each answer rests on.
+
+    Parameters
+    ----------
+    method : str
+        A name of the methods table, or your own as package.module:Class.
+    memory : int
+        Exemplars remembered over all classes.
+    k : int
+        Neighbours looked up for a query.
+    false_alarms : float
+        Share of known samples that `predict(X, unknown=...)` may call unknown.
+    random_state : int, RandomState or None
+    device : "auto", "cpu", "cuda" or "mps"
+    progress : bool
+        Show on the terminal how far learning is.
+    settings : dict or None
+        Any other key of a recipe, dotted: {"train.min_steps": 100}.
+
+    Attributes
+    ----------
+    classes_ : sorted labels of the classes known now; columns of `predict_proba` follow it.
+    memory_ : what is remembered, a list of `Exemplar`.
+    history_ : of each call of fit and partial_fit: samples, new classes, classes, and the accuracy on its samples of
+        known classes (1 000 of them at the most) before they were learned.
+    thumbnails_ : images of exemplars by id, for `mtn.evidence.plot`.
+    """
+
+    def __init__(
+        self,
+        method: str = "mtn",
+        memory: int = 20000,
+        k: int = 10,
+        false_alarms: float = 0.05,
+        random_state: Any = 0,
+        device: str = "auto",
+        progress: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.method = method
+        self.memory = memory
+        self.k = k
+        self.false_alarms = false_alarms
+        self.random_state = random_state
+        self.device = device
+        self.progress = progress
+        self.settings = settings
+
+    # ---- learning
+
+    def fit(
+        self, X: Any, y: Any, *, ids: Sequence[Id] | None = None, thumbnails: np.ndarray | None = None
+    ) -> "MTNClassifier":
+        """Learn anew, from these samples alone."""
+        return self._learn(X, y, ids, thumbnails, anew=True)
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        *,
+        ids: Sequence[Id] | None = None,
+        thumbnails: np.ndarray | None = None,
+    ) -> "MTNClassifier":
+        """Learn more: new classes, any number of them, and more samples of known ones.
+
+        `classes` is not needed: it only checks y. `ids` name the samples in `explain` and `memory_`, in place of
+        running numbers. `thumbnails`, N,H,W or N,H,W,3 of uint8, are kept for the samples that are remembered.
+        """
+        if classes is not None and not np.isin(y, classes).all():
+            unknown = np.setdiff1d(y, classes)[0]
+            raise InputError(f"y must be of the labels in `classes`, got {unknown!r}")
+        return self._learn(X, y, ids, thumbnails, anew=not self.__sklearn_is_fitted__())
+
+    def _learn(self, X: Any, y: Any, ids: Any, thumbnails: Any, *, anew: bool) -> "MTNClassifier":
+        """On a copy that takes this one's place in the end: an error or an interrupt leaves everything as it was."""
+        student = copy.copy(self)
+        X, y = validate_data(student, X, y, reset=anew, dtype=[np.float64, np.float32])
+        names, kind = _labels(y)
+        if not anew and kind != self._kind:
+            raise InputError(f"y must be of the same type as the labels before ({self._kind}), got {kind}")
+        with torch.random.fork_rng(devices=[]):
+            if anew:
+                student._start(kind)
+            else:
+                student._learner = self._learner.copy()
+                student._names, student._stops = list(self._names), list(self._stops)
+            student._take(X, names, ids, thumbnails)
+        self.__dict__ = student.__dict__
+        return self
+
+    def _start(self, kind: str) -> None:
+        self._learner = Learner(self._configuration(), self.n_features_in_)
+        self._kind = kind
+        self._names: list[Label | None] = []  # of every class in order of arrival, None once forgotten
+        self._stops: list[int] = []  # classes after each call
+        self._arrived = 0  # samples
+        self._own_ids: dict[int, Id] = {}  # the caller's, of exemplars
+        self._thumbnails: dict[int, np.ndarray] = {}
+        self.history_: list[dict[str, Any]] = []
+        self.temperature_ = 1.0
+        self.threshold_: float | None = None
+
+    def _configuration(self) -> config.Config:
+        settings = dict(self.settings or {})
+        for key in settings:
+            if key.startswith("stream.") or key in OWN_PARAMETERS:
+                raise InputError(f"settings: {key!r} is not for here: a stream has no place in a classifier, and "
+                                 f"{', '.join(OWN_PARAMETERS)} are parameters of their own")  # fmt: skip
+        if not 0 <= self.false_alarms < 1:
+            raise InputError(f"false_alarms must be at least 0 and below 1, got {self.false_alarms!r}")
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31)
+        own = dict(zip(OWN_PARAMETERS, (self.method, self.memory, self.k, int(seed), self.device), strict=True))
+        return config.classifier(own | settings)
+
+    def _take(self, X: np.ndarray, names: list[Label], ids: Any, thumbnails: Any) -> None:
+        own_ids, images = self._check_ids(ids, len(X)), _check_thumbnails(thumbnails, len(X))
+        index = {name: place for place, name in enumerate(self._names) if name is not None}
+        known, old = len(index), len(self._names)
+        for name in sorted(set(names)):
+            if name not in index:
+                index[name] = len(self._names)
+                self._names.append(name)
+        y = torch.tensor([index[name] for name in names])
+        numbers = torch.arange(self._arrived, self._arrived + len(X))
+        mine = X.copy() if self._learner.method.remembers == "everything" else X  # what is kept is not the caller's
+        samples = Samples(mine, np.arange(len(X)), y, numbers)
+        task = Task(
+            len(self._stops),
+            tuple(slice(*ends) for ends in zip([0, *self._stops], [*self._stops, len(self._names)], strict=True)),
+            tuple(str(name) for name in self._names[old:]),
+            samples,
+            samples.select(torch.zeros(0, dtype=torch.long)),
+        )
+        before = self._accuracy(samples.select(y < old)) if known else None
+        with _progress(self.progress) as say:
+            self._learner.learn_task(task, say)
+            self._stops.append(len(self._names))
+            self._arrived += len(X)
+            self._own_ids = self._own_ids | dict(zip(numbers.tolist(), own_ids or [], strict=False))
+            self._thumbnails = self._thumbnails | dict(zip(numbers.tolist(), images, strict=False))
+            self._keep_what_is_remembered()
+            self._calibrate(task)
+        entry = {"samples": len(X), "new_classes": task.new, "classes": known + task.new, "accuracy_before": before}
+        self.history_ = [*self.history_, entry]
+
+    def _check_ids(self, ids: Any, count: int) -> list[Id] | None:
+        if ids is None:
+            clash = set(self._own_ids.values()) & set(range(self._arrived, self._arrived + count))
+            if clash:
+                raise InputError(f"ids must be given: the running number {min(clash, key=str)} is one of yours already")
+            return None
+        ids = [one.item() if isinstance(one, np.generic) else one for one in ids]
+        if len(ids) != count:
+            raise InputError(f"ids must be one a sample, {count}, got {len(ids)}")
+        for one in ids:
+            if not isinstance(one, str | int) or isinstance(one, bool):
+                raise InputError(f"ids must be strings or integers, got {one!r}")
+        taken = set(ids) & set(self._ids())
+        if taken or len(set(ids)) < len(ids):
+            twice = min(taken, key=str) if taken else next(one for one in ids if ids.count(one) > 1)
+            raise InputError(f"ids must be different from each other and from those remembered, got {twice!r} twice")
+        return ids
+
+    def _accuracy(self, samples: Samples) -> float | None:
+        if not len(samples):
+            return None
+        samples = self._some(samples)
+        z, _ = self._ask(samples)
+        return float((z.argmax(1) == samples.y).double().mean())
+
+    def _calibrate(self, task: Task) -> None:
+        """Temperature and threshold, on exemplars held out of training, or on all where the method holds none out."""
+        learner = self._learner
+        known = learner.memory.samples()
+        if learner.past:
+            known = Samples.join(learner.past)
+        elif len(known):
+            held = learner.method.held_out(task, learner.memory)
+            known = known.select(held) if held.any() else known
+        self.temperature_, self.threshold_ = 1.0, None
+        if not len(known):
+            return
+        known = self._some(known)
+        z, found = self._ask(known, neighbours=True)
+        live = self._live()
+        if len(live) > 1:
+            place = torch.full((len(self._names),), -1)
+            place[live] = torch.arange(len(live))
+            self.temperature_ = calibration.temperature(z[:, live], place[known.y])
+        self.threshold_ = calibration.threshold(self._novelty(z, found), self.false_alarms)
+
+    def _some(self, samples: Samples) -> Samples:
+        if len(samples) <= HELD_OUT:
+            return samples
+        drawn = torch.randperm(len(samples), generator=lesson.generator(self._learner.config.seed, "held out"))
+        return samples.select(drawn[:HELD_OUT].sort().values)
+
+    # ---- answers
+
+    @property
+    def classes_(self) -> np.ndarray:
+        check_is_fitted(self)
+        return self._labels_of(self._columns())
+
+    def predict(self, X: Any, unknown: Any = None) -> np.ndarray:
+        """Labels; with `unknown`, that label where a query's novelty is beyond what known samples have."""
+        z, found = self._queries(X, neighbours=unknown is not None)
+        columns = self._columns()
+        answers = self._labels_of(columns)[z[:, columns].argmax(1).numpy()]
+        if unknown is None:
+            return answers
+        if self.threshold_ is None:
+            raise InputError(f"unknown: method {self.method!r} keeps no exemplars to tell by what is unknown")
+        new = self._novelty(z, found) > self.threshold_
+        kind = KINDS.get(np.asarray(unknown).dtype.kind)
+        mixed = answers.astype(np.result_type(answers, np.asarray(unknown)) if kind == self._kind else object)
+        mixed[new] = unknown
+        return mixed
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """N,C in the order of `classes_`."""
+        z, _ = self._queries(X)
+        return calibration.probabilities(z[:, self._columns()], self.temperature_).numpy()
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Scores, N,C in the order of `classes_`; of two classes N, the second's less the first's."""
+        z = self._queries(X)[0][:, self._columns()].double().numpy()
+        return z[:, 1] - z[:, 0] if z.shape[1] == 2 else z
+
+    def novelty(self, X: Any) -> np.ndarray:
+        """N: the higher, the less a query is like any known class."""
+        return self._novelty(*self._queries(X, neighbours=True))
+
+    def kneighbors(
+        self, X: Any, n_neighbors: int | None = None, return_distance: bool = True
+    ) -> tuple[np.ndarray, np.ndarray] | np.ndarray:
+        """Cosine distances and rows of `memory_`, nearest first."""
+        samples = self._validate(X)
+        k = self._learner.config.method.k if n_neighbors is None else n_neighbors
+        if not 1 <= k <= len(self._learner.memory):
+            raise InputError(f"n_neighbors must be from 1 to {len(self._learner.memory)}, what is remembered, got {k}")
+        found = nearest(_padded(samples), self._learner.memory, k, self._learner.method.seen.device)
+        rows = found.index[: len(samples)].long().cpu().numpy()
+        distance = 1 - found.similarity[: len(samples)].double().cpu().numpy()
+        return (distance.clip(min=0), rows) if return_distance else rows
+
+    @torch.no_grad()
+    def explain(self, X: Any) -> list[Evidence]:
+        """What each answer rests on: the remembered neighbours, before and after the transformer."""
+        samples = self._validate(X)
+        z, found = self._ask(samples, neighbours=True)
+        shares = calibration.probabilities(z[:, self._columns()], self.temperature_)
+        novelty, best, classes = self._novelty(z, found), shares.max(1), self.classes_
+        near: list[list[Neighbour]] = [[] for _ in range(len(samples))]
+        if found is not None:
+            near = self._neighbours(samples, found)
+        return [
+            Evidence(classes[int(best.indices[row])].item(), float(best.values[row]), float(novelty[row]), near[row])
+            for row in range(len(samples))
+        ]
+
+    def _neighbours(self, samples: Samples, found: Retrieval) -> list[list[Neighbour]]:
+        method, ids, labels = self._learner.method, self._ids(), self._learner.memory.y.tolist()
+        near: list[list[Neighbour]] = []
+        for rows in samples.chunks():
+            batch = found[rows]
+            seen = method.evidence(samples.x(rows).to(method.seen.device), batch) if method.uses_neighbours else None
+            after, attention = (None, None) if seen is None else (part.tolist() for part in seen)
+            for query, places in enumerate(found.index[rows].tolist()):
+                near.append(
+                    [
+                        Neighbour(
+                            ids[place],
+                            self._names[labels[place]],
+                            float(batch.similarity[query, rank]),
+                            None if after is None else after[query][rank],
+                            None if attention is None else attention[query][rank],
+                        )
+                        for rank, place in enumerate(places)
+                        if place >= 0
+                    ]
+                )
+        return near
+
+    def _queries(self, X: Any, neighbours: bool = False) -> tuple[Tensor, Retrieval | None]:
+        return self._ask(self._validate(X), neighbours)
+
+    def _validate(self, X: Any) -> Samples:
+        check_is_fitted(self)
+        if not self._live():
+            raise InputError("every class has been forgotten: teach one first")
+        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        nobody = torch.full((len(X),), -1)
+        return Samples(X, np.arange(len(X)), nobody, nobody)
+
+    def _ask(self, samples: Samples, neighbours: bool = False) -> tuple[Tensor, Retrieval | None]:
+        """N,C scores in order of arrival, -inf for a forgotten class, and the neighbours if they were looked up."""
+        learner, whole = self._learner, _padded(samples)
+        found = None
+        if learner.method.uses_neighbours or (neighbours and len(learner.memory)):
+            found = nearest(whole, learner.memory, learner.config.method.k, learner.method.seen.device)
+        asked = found if learner.method.uses_neighbours else None
+        z = torch.cat([part.cpu() for _, part in lesson.scores(learner.method, whole, asked)])[: len(samples)]
+        z[:, sorted(learner.method.forgotten)] = -torch.inf
+        return z, None if found is None else found.first(len(samples))
+
+    def _novelty(self, z: Tensor, found: Retrieval | None) -> np.ndarray:
+        similarity = torch.zeros(len(z), 0) if found is None else found.similarity.cpu()
+        shares = calibration.probabilities(z[:, self._columns()], self.temperature_)
+        return calibration.novelty_score(shares, similarity).numpy()
+
+    def _live(self) -> list[int]:
+        return [place for place, name in enumerate(self._names) if name is not None]
+
+    def _columns(self) -> list[int]:
+        """Places of the classes in order of arrival, sorted by label."""
+        return sorted(self._live(), key=lambda place: self._names[place])  # type: ignore[arg-type,return-value]
+
+    def _labels_of(self, places: list[int]) -> np.ndarray:
+        return np.array([self._names[place] for place in places])
+
+    # ---- what is remembered
+
+    @property
+    def memory_(self) -> list[Exemplar]:
+        check_is_fitted(self)
+        labels = self._learner.memory.y.tolist()
+        return [Exemplar(one, self._name(labels[row]), row) for row, one in enumerate(self._ids())]
+
+    @property
+    def thumbnails_(self) -> dict[Id, np.ndarray]:
+        check_is_fitted(self)
+        return {self._own_ids.get(number, number): image for number, image in self._thumbnails.items()}
+
+    def forget(self, label: Label) -> "MTNClassifier":
+        """Drop a class for good: its exemplars, its rows in the weights, its name. Taught again, it is a new class."""
+        place = self._find(label)
+        self._learner.forget(place)
+        self._learner.method.recall(self._learner.memory)
+        self._names = [name if index != place else None for index, name in enumerate(self._names)]
+        self._keep_what_is_remembered()
+        return self
+
+    def rename(self, old: Label, new: Label) -> "MTNClassifier":
+        place = self._find(old)
+        new = new.item() if isinstance(new, np.generic) else new
+        if type(new).__name__ != self._kind:
+            raise InputError(f"new must be of the same type as the labels ({self._kind}), got {new!r}")
+        if new in self._names:
+            raise InputError(f"new must not be the label of another class, got {new!r}")
+        self._names = [name if index != place else new for index, name in enumerate(self._names)]
+        return self
+
+    def remove_exemplar(self, id: Id) -> "MTNClassifier":
+        """Take one sample out of the memory."""
+        row = self._row(id)
+        self._learner.memory.remove(torch.arange(len(self._learner.memory)) == row)
+        self._learner.method.recall(self._learner.memory)
+        self._keep_what_is_remembered()
+        return self
+
+    def relabel_exemplar(self, id: Id, label: Label) -> "MTNClassifier":
+        """Say that a remembered sample is of another known class; what was trained follows at the next learning."""
+        self._learner.memory.relabel(self._row(id), self._find(label))
+        self._learner.method.recall(self._learner.memory)
+        return self
+
+    def _ids(self) -> list[Id]:
+        return [self._own_ids.get(number, number) for number in self._learner.memory.id.tolist()]
+
+    def _name(self, place: int) -> Label:
+        name = self._names[place]
+        assert name is not None  # a forgotten class has no exemplars
+        return name
+
+    def _row(self, id: Id) -> int:
+        check_is_fitted(self)
+        ids = self._ids()
+        if id not in ids:
+            raise InputError(f"no exemplar has the id {id!r}; memory_ lists those there are")
+        return ids.index(id)
+
+    def _find(self, label: Label) -> int:
+        check_is_fitted(self)
+        if label is None or label not in self._names:
+            raise InputError(f"no class {label!r}: {closest(str(label), map(str, self.classes_))}")
+        return self._names.index(label)
+
+    def _keep_what_is_remembered(self) -> None:
+        numbers = set(self._learner.memory.id.tolist())
+        self._own_ids = {number: own for number, own in self._own_ids.items() if number in numbers}
+        self._thumbnails = {number: image for number, image in self._thumbnails.items() if number in numbers}
+
+    # ---- on disk
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model into a folder, new or holding an older state of it. A kill leaves the old or the new one."""
+        check_is_fitted(self)
+        learner = self._learner
+        facts = {
+            "versions": versions(),
+            "parameters": self._parameters(),
+            "configuration": learner.config.model_dump(),
+            "labels": {"kind": self._kind, "names": self._names},
+            "features": {"count": self.n_features_in_, "names": list(getattr(self, "feature_names_in_", []))},
+            "calls": self._stops,
+            "arrived": self._arrived,
+            "ids": [[number, own] for number, own in self._own_ids.items()],
+            "temperature": self.temperature_,
+            "threshold": self.threshold_,
+            "history": self.history_,
+        }
+        memory = learner.memory.state() | _pack(self._thumbnails)
+        if learner.past:
+            past = Samples.join(learner.past)
+            memory |= {"past.x": torch.from_numpy(past.source[past.rows]), "past.y": past.y, "past.id": past.id}
+        store.save(Path(folder), facts, {"weights": learner.method.state_dict(), "memory": memory}, self._card())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "MTNClassifier":
+        """The model saved in a folder: its answers are those it had, bit for bit."""
+        folder = Path(folder)
+        facts, parts = store.load(folder)
+        try:
+            return cls._from(facts, parts)
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            raise InputError(f"{folder / 'model.json'} is damaged: {type(error).__name__} {error}") from None
+
+    @classmethod
+    def _from(cls, facts: dict[str, Any], parts: dict[str, dict[str, Tensor]]) -> "MTNClassifier":
+        it, memory = cls(**facts["parameters"]), parts["memory"]
+        chosen = config.parse(facts["configuration"], "model.json")
+        module, colon, _ = chosen.method.name.partition(":")
+        if colon and module not in sys.modules:  # nothing is run because a file says so
+            raise InputError(f"the model has a method of its own, {chosen.method.name!r}: import {module} first")
+        it.n_features_in_ = facts["features"]["count"]
+        if facts["features"]["names"]:
+            it.feature_names_in_ = np.array(facts["features"]["names"], dtype=object)
+        with torch.random.fork_rng(devices=[]):
+            it._learner = Learner(chosen, it.n_features_in_)
+        checkpoint.restore(it._learner.method, parts["weights"])
+        it._learner.memory.load_state(memory)
+        if "past.x" in memory:
+            x = memory["past.x"].numpy()
+            it._learner.past = [Samples(x, np.arange(len(x)), memory["past.y"], memory["past.id"])]
+        it._kind, it._names = facts["labels"]["kind"], facts["labels"]["names"]
+        it._learner.method.forgotten = {place for place, name in enumerate(it._names) if name is None}
+        it._stops, it._arrived, it.history_ = facts["calls"], facts["arrived"], facts["history"]
+        it._own_ids, it._thumbnails = dict(facts["ids"]), _unpack(memory)
+        it.temperature_, it.threshold_ = facts["temperature"], facts["threshold"]
+        return it
+
+    def _parameters(self) -> dict[str, Any]:
+        parameters = self.get_params(deep=False)
+        if not isinstance(self.random_state, int | None):
+            parameters["random_state"] = self._learner.config.seed
+        try:
+            plain: dict[str, Any] = json.loads(json.dumps(parameters))
+        except TypeError as error:
+            raise InputError(f"parameters must be plain values to be saved: {error}") from None
+        return plain
+
+    def _card(self) -> str:
+        counts = torch.bincount(self._learner.memory.y, minlength=len(self._names))
+        rows = "".join(f"| {self._names[place]} | {int(counts[place])} |\n" for place in self._columns())
+        return f"""# A classifier of {len(self._live())} classes
+
+Method `{self.method}`, feature vectors of {self.n_features_in_} numbers, {len(self._learner.memory)} exemplars
+remembered; learned in {len(self._stops)} calls from {self._arrived} samples. Written by mtn {versions()["mtn"]}.
+
+```python
+from mtn import MTNClassifier
+
+classifier = MTNClassifier.load("this folder")
+classifier.predict(X)
+```
+
+| class | exemplars |
+|---|---:|
+{rows}"""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_learner")
+
+
+@contextmanager
+def _progress(wanted: bool) -> Iterator[Progress]:
+    if not wanted:
+        yield silent
+        return
+    with bar(Console(stderr=True)) as say:
+        yield say
+
+
+def _padded(samples: Samples) -> Samples:
+    return samples.select(torch.arange(-(-len(samples) // ROWS) * ROWS) % len(samples))
+
+
+def _labels(y: np.ndarray) -> tuple[list[Label], str]:
+    """Labels as Python has them, and their type."""
+    if y.dtype.kind == "O":
+        types = {type(one.item() if isinstance(one, np.generic) else one).__name__ for one in y}
+        if len(types) > 1 or not types <= {"str", "int", "bool", "float"}:
+            raise InputError(f"y must be all strings or all integers, got {' and '.join(sorted(types))}")
+        y = np.array(y.tolist())
+    check_classification_targets(y)
+    kind: Literal["str", "int", "bool", "float"] | None = KINDS.get(y.dtype.kind)  # type: ignore[assignment]
+    if kind is None:
+        raise InputError(f"y must be all strings or all integers, got {y.dtype}")
+    return y.tolist(), kind
+
+
+def _check_thumbnails(thumbnails: Any, count: int) -> list[np.ndarray]:
+    if thumbnails is None:
+        return []
+    images = np.asarray(thumbnails)
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] != 3):
+        raise InputError(f"thumbnails must be uint8 of shape N,H,W or N,H,W,3, got {images.dtype} {images.shape}")
+    if len(images) != count:
+        raise InputError(f"thumbnails must be one a sample, {count}, got {len(images)}")
+    return [image.copy() for image in images]
+
+
+def _pack(images: dict[int, np.ndarray]) -> dict[str, Tensor]:
+    """Images of any sizes as one row of bytes, with their ids and shapes."""
+    if not images:
+        return {}
+    shapes = [(number, *(*image.shape, 0)[:3]) for number, image in images.items()]
+    flat = np.concatenate([image.ravel() for image in images.values()])
+    return {"thumbnails.pixels": torch.from_numpy(flat), "thumbnails.shapes": torch.tensor(shapes)}
+
+
+def _unpack(tensors: dict[str, Tensor]) -> dict[int, np.ndarray]:
+    if "thumbnails.pixels" not in tensors:
+        return {}
+    images, start, flat = {}, 0, tensors["thumbnails.pixels"].numpy()
+    for number, height, width, channels in tensors["thumbnails.shapes"].tolist():
+        shape = (height, width, channels) if channels else (height, width)
+        stop = start + int(np.prod(shape))
+        images[number] = flat[start:stop].reshape(shape)
+        start = stop
+    return images

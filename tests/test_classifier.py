@@ -1,0 +1,385 @@
+"""The estimator: scikit-learn's own contract, and what it promises beyond it."""
+
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import mtn
+from conftest import cluster_arrays
+from mtn import MTNClassifier, calibration, checkpoint, lesson
+from mtn.errors import InputError
+
+ROOT = Path(__file__).parent.parent
+QUICK = {"method.size": "small", "train.epochs": 3}
+ARRAYS = cluster_arrays()
+X, Y = ARRAYS["x_train"], np.array([f"class {label:02}" for label in ARRAYS["y_train"]])
+TEST, TRUE = ARRAYS["x_test"], np.array([f"class {label:02}" for label in ARRAYS["y_test"]])
+
+
+def some(*labels: int) -> np.ndarray:
+    return np.isin(ARRAYS["y_train"], labels)
+
+
+def classifier(method: str = "mtn", **options: Any) -> MTNClassifier:
+    return MTNClassifier(method, **{"memory": 60, "k": 5, "settings": QUICK} | options)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    pictures = np.arange(len(X) * 12, dtype=np.uint8).reshape(-1, 3, 4)
+    classifier().fit(X, Y, ids=[f"file {row}" for row in range(len(X))], thumbnails=pictures).save(folder)
+    return folder
+
+
+@pytest.fixture
+def taught(saved: Path) -> MTNClassifier:
+    return MTNClassifier.load(saved)
+
+
+@parametrize_with_checks([MTNClassifier(settings={"method.size": "small"}), MTNClassifier("slda")])
+def test_scikit_learn_conformity(estimator, check) -> None:
+    check(estimator)
+
+
+# ---- learning
+
+
+def test_classes_of_any_number_come_unannounced_and_stay_sorted() -> None:
+    it = classifier(settings=QUICK | {"train.loss": "balanced", "train.min_steps": 60})
+    for group in ([7], [3, 11], [0, 1, 2, 4, 5, 6]):
+        it.partial_fit(X[some(*group)], Y[some(*group)])
+    assert it.classes_.tolist() == [f"class {label:02}" for label in (0, 1, 2, 3, 4, 5, 6, 7, 11)]
+    assert it._names[:3] == ["class 07", "class 03", "class 11"]  # inside, order of arrival
+    known = np.isin(TRUE, it.classes_)
+    assert it.score(TEST[known], TRUE[known]) > 0.6
+    assert np.array_equal(it.classes_[it.predict_proba(TEST).argmax(1)], it.predict(TEST))
+    assert np.array_equal(it.classes_[it.decision_function(TEST).argmax(1)], it.predict(TEST))
+    it.partial_fit(X[some(7)][:5], Y[some(7)][:5])  # more of a known one
+    it.partial_fit(X[some(8)][:1], Y[some(8)][:1])  # a class with one sample
+    assert [entry["new_classes"] for entry in it.history_] == [1, 2, 6, 0, 1]
+    assert [entry["classes"] for entry in it.history_] == [1, 3, 9, 9, 10]
+    assert [entry["accuracy_before"] is None for entry in it.history_] == [True, True, True, False, True]
+    assert len(it.memory_) <= 60
+
+
+def test_an_interrupt_in_the_middle_leaves_the_old_model(taught: MTNClassifier, monkeypatch: Any) -> None:
+    before, weights = taught.predict_proba(TEST), dict(vars(taught))
+
+    def interrupt(self: object, step: int) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+        return original(self, step)
+
+    original = lesson.Lesson.batch
+    monkeypatch.setattr(lesson.Lesson, "batch", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        taught.partial_fit(X, np.repeat("new", len(X)))
+    assert vars(taught) == weights and np.array_equal(taught.predict_proba(TEST), before)
+
+
+def test_the_same_seed_gives_the_same_answers_and_the_global_random_state_is_left_alone() -> None:
+    state = torch.get_rng_state()
+    one, other, free = (classifier(random_state=seed).fit(X, Y).predict_proba(TEST) for seed in (1, 1, None))
+    assert np.array_equal(one, other) and not np.array_equal(one, free)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("method", ["mtn", "knn", "ssil", "podnet", "ranpac"])
+def test_an_answer_does_not_depend_on_what_else_is_asked(method: str) -> None:
+    it = classifier(method).fit(X, Y)
+    whole = it.predict_proba(TEST)
+    np.testing.assert_allclose(
+        np.concatenate([it.predict_proba(TEST[i : i + 1]) for i in range(9)]), whole[:9], 0, 1e-12
+    )
+    assert it.classes_.dtype.kind == "U"
+    np.testing.assert_allclose(it.predict_proba(TEST[:13]), whole[:13], 0, 1e-12)
+
+
+@pytest.mark.parametrize("method", ["joint", "bic", "slda", "knn"])
+def test_what_methods_remember_survives_the_disk(method: str, tmp_path: Path) -> None:
+    it = classifier(method).fit(X[some(0, 1, 2)], Y[some(0, 1, 2)])
+    it.save(tmp_path)
+    again = MTNClassifier.load(tmp_path)
+    for one in (it, again):
+        one.partial_fit(X[some(3, 4)], Y[some(3, 4)])
+    assert np.array_equal(it.predict_proba(TEST), again.predict_proba(TEST))
+
+
+def test_what_is_kept_is_not_the_callers_array() -> None:
+    for method in ("joint", "knn"):
+        mine, theirs = X.copy(), X.copy()
+        one, other = classifier(method).fit(mine, Y), classifier(method).fit(theirs, Y)
+        mine[:] = 0
+        extra = np.repeat("new", 5)
+        answers = [it.partial_fit(X[:5] + 9, extra).predict_proba(TEST) for it in (one, other)]
+        assert np.array_equal(*answers)
+
+
+def test_settings_are_checked_like_those_of_a_recipe() -> None:
+    with pytest.raises(InputError, match=r"unknown key 'train.min_step': did you mean 'train.min_steps'"):
+        classifier(settings={"train.min_step": 3}).fit(X, Y)
+    with pytest.raises(InputError, match=r"MTNClassifier: method\.k should be greater than or equal to 1, got 0"):
+        classifier(k=0).fit(X, Y)
+    with pytest.raises(InputError, match=r"'stream.data' is not for here"):
+        classifier(settings={"stream.data": "x"}).fit(X, Y)
+    with pytest.raises(InputError, match=r"false_alarms must be .* got 1\.5"):
+        classifier(false_alarms=1.5).fit(X, Y)
+    assert len(classifier("knn", settings={"memory.per_class": 2}).fit(X, Y).memory_) == 24
+
+
+def test_importing_the_package_loads_neither_torch_nor_scikit_learn() -> None:
+    code = "import sys, mtn; print([name for name in ('torch', 'sklearn', 'matplotlib') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    with pytest.raises(AttributeError, match="MTNClasifier"):
+        mtn.MTNClasifier  # noqa: B018
+
+
+# ---- what is remembered
+
+
+def test_neighbours_by_hand_and_ids_of_ones_own(taught: MTNClassifier) -> None:
+    distances, rows = taught.kneighbors(TEST[:4], 3)
+    unit = taught._learner.memory.x.double().numpy()
+    cosines = TEST[:4] / np.linalg.norm(TEST[:4], axis=1, keepdims=True) @ unit.T
+    assert np.array_equal(rows, np.argsort(-cosines, axis=1)[:, :3])
+    np.testing.assert_allclose(distances, 1 - np.take_along_axis(cosines, rows, 1), atol=1e-6)
+    record = taught.memory_[rows[0, 0]]
+    number = int(str(record.id).removeprefix("file "))
+    assert record.position == rows[0, 0] and record.label == Y[number]
+    assert np.array_equal(taught.thumbnails_[record.id], (np.arange(12) + 12 * number).astype(np.uint8).reshape(3, 4))
+    with pytest.raises(InputError, match="n_neighbors must be from 1 to 60"):
+        taught.kneighbors(TEST, 61)
+
+
+def test_running_numbers_never_meet_ids_of_ones_own() -> None:
+    it = classifier("knn").fit(X[:10], Y[:10], ids=range(10, 20))
+    with pytest.raises(InputError, match="the running number 10 is one of yours already"):
+        it.partial_fit(X[10:20], Y[10:20])
+    it.partial_fit(X[10:20], Y[10:20], ids=range(10))
+    assert sorted(one.id for one in it.memory_) == list(range(20))
+
+
+def test_exemplars_are_removed_and_relabelled_and_means_follow(tmp_path: Path) -> None:
+    it = classifier("icarl").fit(X, Y)
+    first = it.memory_[0]
+    it.relabel_exemplar(first.id, "class 05")
+    assert next(one for one in it.memory_ if one.id == first.id).label == "class 05"
+    memory = it._learner.memory
+    mean = torch.nn.functional.normalize(memory.x[memory.y == it._names.index("class 05")].sum(0), dim=0)
+    torch.testing.assert_close(it._learner.method.means[it._names.index("class 05")], mean)
+    it.remove_exemplar(first.id)
+    assert len(it.memory_) == 59 and first.id not in [one.id for one in it.memory_]
+    with pytest.raises(InputError, match="no exemplar has the id"):
+        it.remove_exemplar(first.id)
+
+
+def test_a_class_is_renamed_and_thumbnails_go_with_what_is_forgotten(taught: MTNClassifier) -> None:
+    before = taught.predict(TEST)
+    taught.rename("class 03", "a third")
+    after = taught.predict(TEST)
+    assert np.array_equal(np.where(before == "class 03", "a third", before), after)
+    with pytest.raises(InputError, match="must not be the label of another class"):
+        taught.rename("a third", "class 04")
+    with pytest.raises(InputError, match="same type as the labels"):
+        taught.rename("a third", 3)
+    taught.forget("a third")
+    assert len(taught.thumbnails_) == len(taught.memory_) == 55
+
+
+# ---- the unknown, and probabilities
+
+
+def test_unknown_beyond_the_share_of_false_alarms() -> None:
+    it = classifier("knn", false_alarms=0.1).fit(X[some(*range(6))], Y[some(*range(6))])
+    answers = it.predict(TEST, unknown="nothing known")
+    new = np.isin(TRUE, it.classes_, invert=True)
+    assert (answers[new] == "nothing known").mean() > 2 * (answers[~new] == "nothing known").mean()
+    assert set(answers) <= {*it.classes_, "nothing known"} and answers.dtype.kind == "U"
+    assert it.predict(TEST, unknown=-1).dtype == object
+    assert np.array_equal(it.novelty(TEST) > it.threshold_, answers == "nothing known")
+    with pytest.raises(InputError, match="keeps no exemplars"):
+        classifier("slda").fit(X, Y).predict(X, unknown="?")
+
+
+def test_the_threshold_is_exceeded_by_the_asked_share() -> None:
+    assert calibration.threshold(np.arange(100.0), 0.05) == 95.0
+    assert (np.arange(100.0) > calibration.threshold(np.arange(100.0), 0.05)).mean() <= 0.05
+
+
+def test_the_temperature_is_that_of_least_log_loss() -> None:
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(500, 5, generator=generator)
+    y = torch.multinomial((z / 0.5).softmax(1), 1, generator=generator).squeeze(1)  # the truth has T = 0.5
+    assert calibration.temperature(z, y) == pytest.approx(0.5, rel=0.1)
+    assert calibration.temperature(4 * z, y) == pytest.approx(2.0, rel=0.1)
+    assert calibration.temperature(torch.eye(5), torch.arange(5)) > 1e-2  # perfect answers do not ask for T = 0
+
+
+# ---- on disk
+
+
+def test_a_round_trip_changes_nothing(taught: MTNClassifier, saved: Path, tmp_path: Path) -> None:
+    taught.save(tmp_path / "again")
+    names = [sorted(file.name for file in folder.iterdir()) for folder in (saved, tmp_path / "again")]
+    assert names[0] == names[1]  # named after their content
+    other = MTNClassifier.load(tmp_path / "again")
+    for ask in (other.predict_proba, other.decision_function, other.novelty):
+        assert np.array_equal(ask(TEST), getattr(taught, ask.__name__)(TEST))
+    assert other.memory_ == taught.memory_ and other.history_ == taught.history_
+    assert other.explain(TEST[:3]) == taught.explain(TEST[:3])
+    assert other.get_params() == taught.get_params()
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_a_failure_at_any_write_leaves_the_old_model_or_the_new(
+    failing: int, taught: MTNClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught.save(tmp_path)
+    (tmp_path / "mine.txt").write_text("left alone")
+    answers = [taught.predict_proba(TEST)]
+    taught.partial_fit(X[:30] + 5, np.repeat("new", 30))
+    answers.append(taught.predict_proba(TEST))
+    writes = []
+
+    def broken(path: Path, fill: Any) -> None:
+        writes.append(path)
+        if len(writes) == failing + 1:
+            fill(path.with_name(f".{path.name}.partial"))
+            raise OSError("no space left")
+        original(path, fill)
+
+    original = checkpoint.write
+    monkeypatch.setattr(checkpoint, "write", broken)
+    with pytest.raises(OSError, match="no space"):
+        taught.save(tmp_path)
+    monkeypatch.undo()
+    found = MTNClassifier.load(tmp_path).predict_proba(TEST)
+    assert np.array_equal(found, answers[failing == 3])  # weights, memory, model.json, then the card
+    taught.save(tmp_path)
+    assert np.array_equal(MTNClassifier.load(tmp_path).predict_proba(TEST), answers[1])
+    kept = sorted(re.sub("[0-9a-f]{16}", "*", file.name) for file in tmp_path.iterdir())
+    assert kept == [".lock", "README.md", "memory-*.safetensors", "mine.txt", "model.json", "weights-*.safetensors"]
+
+
+def test_a_process_killed_while_saving_leaves_a_whole_model(saved: Path, tmp_path: Path) -> None:
+    code = f"""
+from mtn import MTNClassifier
+one, two = MTNClassifier.load({str(saved)!r}), MTNClassifier.load({str(saved)!r}).forget("class 00")
+while True:
+    for it in (one, two):
+        it.save({str(tmp_path)!r})
+        print(".", flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for _ in range(7):
+        process.stdout.readline()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert len(MTNClassifier.load(tmp_path).classes_) in (11, 12)
+
+
+# ---- bad input: one clear error, and the model as it was
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda it: it.predict(TEST[:, :5]), "X has 5 features, but MTNClassifier is expecting 16"),
+        (lambda it: it.partial_fit(X[:, :5], Y), "X has 5 features"),
+        (lambda it: it.partial_fit(np.where(X > 2, np.nan, X), Y), "contains NaN"),
+        (lambda it: it.predict(np.zeros((0, 16))), "0 sample"),
+        (lambda it: it.partial_fit(np.full((2, 16), "a"), ["x", "y"]), "could not convert string to float"),
+        (lambda it: it.partial_fit(X, Y[:-1]), "inconsistent numbers of samples"),
+        (lambda it: it.partial_fit(X, ARRAYS["y_train"]), r"same type as the labels before \(str\), got int"),
+        (lambda it: it.partial_fit(X[:2], np.array(["a", 1], object)), "all strings or all integers, got int and str"),
+        (lambda it: it.partial_fit(X, Y, classes=["class 00"]), "must be of the labels in `classes`"),
+        (lambda it: it.partial_fit(X[:2], Y[:2], ids=["a", "a"]), "got 'a' twice"),
+        (lambda it: it.partial_fit(X[:1], Y[:1], ids=[it.memory_[0].id]), "from those remembered"),
+        (lambda it: it.partial_fit(X[:2], Y[:2], ids=["a"]), "ids must be one a sample, 2, got 1"),
+        (lambda it: it.partial_fit(X[:2], Y[:2], ids=[None, 1.5]), "strings or integers, got None"),
+        (lambda it: it.partial_fit(X[:2], Y[:2], thumbnails=np.zeros((2, 3, 3))), "thumbnails must be uint8"),
+        (lambda it: it.forget("class 3"), "no class 'class 3': did you mean 'class 03'"),
+        (lambda it: it.fit(X[:, :4], [1.5] * len(X)), "Unknown label type"),
+        (lambda it: it.set_params(method="nothing").fit(X, Y), "no method 'nothing'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_clear_error(taught: MTNClassifier, act: Any, message: str) -> None:
+    before = taught.predict_proba(TEST)
+    with pytest.raises(ValueError, match=message):
+        act(taught)
+    assert np.array_equal(taught.predict_proba(TEST), before) and taught.n_features_in_ == 16
+
+
+def test_before_anything_is_learned_every_question_is_refused() -> None:
+    for ask in ("predict", "predict_proba", "novelty", "explain", "kneighbors", "forget", "save"):
+        with pytest.raises(NotFittedError):
+            getattr(MTNClassifier(), ask)(TEST)
+
+
+def test_a_damaged_foreign_or_newer_folder_is_named(taught: MTNClassifier, tmp_path: Path) -> None:
+    def refused(message: str, change: Any) -> None:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        taught.save(folder)
+        change(folder)
+        with pytest.raises(InputError, match=message):
+            MTNClassifier.load(folder)
+
+    def one(folder: Path, name: str) -> Path:
+        (file,) = folder.glob(f"{name}*")
+        return file
+
+    def edit(folder: Path, **changes: Any) -> None:
+        facts = json.loads((folder / "model.json").read_text())
+        (folder / "model.json").write_text(json.dumps(facts | changes))
+
+    refused("format 99, .* upgrade", lambda folder: edit(folder, format=99))
+    refused("weights-.* is damaged", lambda folder: one(folder, "weights").write_bytes(pickle.dumps({"a": 1})))
+    refused("memory-.* cannot be read", lambda folder: one(folder, "memory").unlink())
+    refused("memory-.* is damaged", lambda folder: one(folder, "memory").write_bytes(b"half"))
+    refused("model.json is damaged", lambda folder: (folder / "model.json").write_bytes(pickle.dumps({"a": 1})))
+    refused("model.json is damaged", lambda folder: edit(folder, labels=None))
+    refused("model.json is damaged", lambda folder: edit(folder, files={"weights": {"name": "../x", "sha256": ""}}))
+    facts = taught._learner.config.model_dump()
+    foreign = facts | {"method": facts["method"] | {"name": "antigravity:Method"}}
+    refused("import antigravity first", lambda folder: edit(folder, configuration=foreign))
+    assert "antigravity" not in sys.modules
+    with pytest.raises(InputError, match="holds no model"):
+        MTNClassifier.load(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty and not a model"):
+        taught.save(tmp_path / "mine")
+
+
+# ---- the documentation
+
+
+def test_the_quickstart_runs(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, ROOT / "examples" / "quickstart.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[1]) > 0.85
+
+
+def test_every_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "classifier.md").read_text("utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    code = code.replace("memory=2000", "memory=60, settings={'method.size': 'small', 'train.epochs': 3}")
+    old = some(0, 1, 2, 3)
+    exec(code, {"X": X[old], "y": Y[old], "X_new": X[~old], "y_new": Y[~old]})
+    assert (tmp_path / "evidence.png").stat().st_size > 1000

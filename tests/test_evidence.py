@@ -1,0 +1,83 @@
+"""What an answer rests on, and its figure."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from matplotlib.colors import to_hex
+
+from conftest import cluster_arrays
+from mtn import MTNClassifier, evidence
+from mtn.model import MemoryTransformer
+from mtn.neighbours import nearest
+
+ARRAYS = cluster_arrays()
+
+
+@pytest.fixture(scope="module")
+def taught() -> MTNClassifier:
+    it = MTNClassifier(memory=60, k=5, settings={"method.size": "small", "train.epochs": 3})
+    return it.fit(ARRAYS["x_train"], ARRAYS["y_train"])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("size", ["small", "medium"])
+def test_attention_is_what_the_block_uses(size: str, padded: bool) -> None:
+    torch.manual_seed(0)
+    transformer = MemoryTransformer(8, 4, size).eval()
+    query, near, labels = torch.randn(3, 8), torch.randn(3, 4, 8), torch.zeros(3, 4, dtype=torch.long)
+    real = torch.tensor([[True] * 4, [True, True, False, False], [False] * 4]) if padded else None
+    tokens, mask = transformer.before_last(query, near, labels, real)
+    block = transformer.blocks[-1]
+    normed = block.norm_attention(tokens)
+    value = block.qkv(normed).chunk(3, dim=2)[2].unflatten(2, (block.heads, -1)).transpose(1, 2)
+    by_hand = (block.weights(tokens, mask) @ value).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(by_hand, block.attend(normed, normed, mask))
+    attention = transformer.attention(query, near, labels, real)
+    torch.testing.assert_close(attention.sum(1), torch.ones(3))
+    if real is not None:
+        assert not attention[:, 1:][~real].any()
+
+
+def test_evidence_is_what_the_model_saw(taught: MTNClassifier) -> None:
+    x = ARRAYS["x_test"][:4]
+    found = taught.explain(x)
+    distances, rows = taught.kneighbors(x)
+    samples = taught._validate(x)
+    batch = nearest(samples, taught._learner.memory, 5)[slice(None)]
+    with torch.no_grad():
+        adapted = F.normalize(taught._learner.method.adapt(samples.x(), batch), dim=2)
+    for query, one in enumerate(found):
+        assert one.prediction == taught.predict(x)[query]
+        assert one.probability == pytest.approx(taught.predict_proba(x)[query].max())
+        assert [near.id for near in one.neighbours] == [taught.memory_[row].id for row in rows[query]]
+        assert [near.label for near in one.neighbours] == [taught.memory_[row].label for row in rows[query]]
+        np.testing.assert_allclose([near.before for near in one.neighbours], 1 - distances[query], atol=1e-6)
+        after = (adapted[query, 1:] @ adapted[query, 0]).tolist()
+        np.testing.assert_allclose([near.after for near in one.neighbours], after, atol=1e-5)
+        assert 0 < sum(near.attention for near in one.neighbours) < 1  # the rest is on the query itself
+
+
+def test_a_method_without_a_transformer_has_similarities_only() -> None:
+    for method in ("knn", "ssil"):
+        it = MTNClassifier(method, memory=60, k=5).fit(ARRAYS["x_train"], ARRAYS["y_train"])
+        (one,) = it.explain(ARRAYS["x_test"][:1])
+        assert len(one.neighbours) == 5 and all(near.after is near.attention is None for near in one.neighbours)
+    assert MTNClassifier("slda").fit(ARRAYS["x_train"], ARRAYS["y_train"]).explain(ARRAYS["x_test"])[0].neighbours == []
+
+
+def test_the_figure_has_a_row_a_query_and_marks_the_predicted_class(taught: MTNClassifier, tmp_path: Path) -> None:
+    found = taught.explain(ARRAYS["x_test"][:2])
+    images = {near.id: np.full((6, 6), 128, np.uint8) for one in found for near in one.neighbours[:4]}
+    figure = evidence.plot(found, images, [np.zeros((6, 6, 3), np.uint8)] * 2)
+    assert len(figure.axes) == 2 * 2 * 6
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles.count("query") == 2
+    marked = [axes for axes in figure.axes if axes.get_title().startswith("✓")]
+    assert len(marked) == sum(near.label == one.prediction for one in found for near in one.neighbours)
+    assert all(to_hex(axes.title.get_color()) == evidence.SAME.lower() for axes in marked)
+    figure.savefig(tmp_path / "evidence.png")
+    evidence.plot(found).savefig(tmp_path / "plain.png")  # without any image
+    assert (tmp_path / "plain.png").stat().st_size > 1000
