@@ -18,7 +18,7 @@ from mtn import checkpoint, datasets, lesson, metrics
 from mtn.config import Config, Train
 from mtn.errors import InputError
 from mtn.memory import Memory
-from mtn.methods import Method, Stage, check, make
+from mtn.methods import Method, Stage, check, find, make
 from mtn.progress import Progress, silent
 from mtn.stream import Task, split
 from mtn.version import __version__
@@ -46,6 +46,9 @@ def run(
     if tasks is None:
         tasks = split(datasets.load(config.stream.data, say), config.stream)
     check(config)
+    if config.memory.select != "reservoir":  # whose classes get what chance gives them
+        available = torch.bincount(torch.cat([task.train.y for task in tasks]))
+        _check_memory(config, tasks, Memory(config.memory, 0).quota(available))
     make_folder(out)
     with checkpoint.lock(out), torch.random.fork_rng(devices=[]):
         checkpoint.write_json(out / "config.json", config.model_dump())
@@ -72,6 +75,19 @@ def look(out: Path, config: Config) -> dict[str, Any] | None:
     if not isinstance(result, dict) or result.get("config") != wanted:
         raise InputError(f"{out / 'result.json'} is damaged: it is not the result of the run in {out}")
     return result
+
+
+def _check_memory(config: Config, tasks: list[Task], counts: Tensor) -> None:
+    """Refuse a memory that leaves a class fewer exemplars (C) than the method needs; the base alone needs none."""
+    fewest, needs = int(counts.argmin()), find(config.method.name).needs
+    if len(tasks) > 1 and counts[fewest] < needs:
+        name = [name for task in tasks for name in task.names][fewest]
+        samples = sum(int((task.train.y == fewest).sum()) for task in tasks)
+        key = "total" if config.memory.total is not None else "per_class"
+        raise InputError(
+            f"method {config.method.name!r} needs {needs} exemplars of each class; "
+            f"memory.{key} = {getattr(config.memory, key)} leaves class {name!r} {int(counts[fewest])} of its {samples}"
+        )
 
 
 def make_folder(out: Path) -> None:
@@ -186,6 +202,8 @@ class Learner:
         torch.manual_seed(lesson.generator(self.config.seed, task.index, "initialise").initial_seed())
         if self.method.remembers == "exemplars":
             self.memory.add(task.train, lesson.generator(self.config.seed, task.index, "memory"))
+            counts = torch.bincount(self.memory.y, minlength=task.seen)
+            _check_memory(self.config, self.tasks[: task.index + 1], counts)
         if self.method.distils and task.index:
             self.before = copy.deepcopy(self.method).requires_grad_(False)
         self.method.begin_task(task)
