@@ -237,10 +237,31 @@ def test_bic_holds_out_as_many_of_every_class_and_shows_them_to_the_second_stage
     assert set(corrected.new.samples.id.tolist()) == ids and corrected.replay is None
 
 
-def test_bic_says_what_to_raise_when_a_class_has_fewer_than_two_exemplars(start) -> None:
-    it = start("bic", 1, memory={"total": 15})  # 8 classes: one of them has a single place
-    with pytest.raises(InputError, match=r"'bic' needs 2 exemplars of each class.* raise memory\.total \(15 for 8"):
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        ({"total": 23}, r"memory\.total = 23 leaves class '.*' 1 of its 30"),  # 12 classes in the end: one too few
+        ({"total": None, "per_class": 1}, r"memory\.per_class = 1 leaves class '.*' 1 of its 30"),
+    ],
+)
+def test_bic_says_which_memory_is_too_small_before_anything_is_trained(
+    configure: Callable[..., Config], tmp_path: Path, memory: dict, said: str
+) -> None:
+    config = configure(method={"name": "bic"}, memory=memory)
+    with pytest.raises(InputError, match=f"'bic' needs 2 exemplars of each class; {said}"):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_bic_finds_out_on_the_way_what_a_reservoir_leaves_it(start) -> None:
+    it = start("bic", 1, memory={"total": 12, "select": "reservoir"})
+    with pytest.raises(InputError, match=r"'bic' needs 2 exemplars of each class; memory\.total = 12"):
         it.learn_task(it.tasks[1])
+
+
+def test_bic_needs_no_exemplars_without_old_classes(configure: Callable[..., Config], tmp_path: Path) -> None:
+    config = configure(method={"name": "bic"}, stream={"first": 12, "step": None}, memory={"total": 12})
+    assert run(config, tmp_path / "run")["classes_per_task"] == [12]
 
 
 def test_bic_corrects_the_latest_classes_only() -> None:
@@ -405,7 +426,7 @@ def test_one_class_a_task_and_classes_with_a_single_sample(start, small: dict, n
 
 
 def test_bic_refuses_a_class_with_a_single_sample(start, small: dict) -> None:
-    with pytest.raises(InputError, match="class 0 in order of arrival has 1"):
+    with pytest.raises(InputError, match=r"leaves class number \d+ in order of arrival 1$"):
         start("bic", 3, stream=small)
 
 
@@ -413,6 +434,19 @@ def test_a_class_with_one_sample_has_it_as_each_of_its_podnet_proxies(start, sma
     it = start("podnet", 2, stream=small)
     next(stages(it, 2))
     torch.testing.assert_close(it.method.proxies[11].detach(), it.tasks[2].train.x().expand(10, -1))
+
+
+def test_copies_of_one_sample_are_one_cluster_to_podnet(
+    start, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Twelve samples of each class, three of them distinct: no more centres, and no warning of k-means."""
+    arrays = cluster_arrays(train=3, test=2)
+    arrays |= {name: np.repeat(arrays[name], 4, axis=0) for name in ("x_train", "y_train")}
+    np.savez(tmp_path / "copies.npz", **arrays)
+    it = start("podnet", 0, stream={"data": str(tmp_path / "copies.npz")})
+    next(stages(it, 0))
+    assert len(it.method.proxies[0].detach().unique(dim=0)) == 3
+    assert not recwarn.list
 
 
 # ---- a method of one's own

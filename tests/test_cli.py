@@ -59,6 +59,17 @@ def test_compare_gives_a_loss_only_to_methods_that_take_it(call, clusters: Path,
     assert [result["config"]["train"]["loss"] for result in results] == [None, "balanced"]
 
 
+def test_compare_with_several_class_orders(call, clusters: Path, tmp_path: Path) -> None:
+    common = ("--set", f"stream.data={clusters}", *TINY, "--jobs", "1", "--orders", "1993,1,2")
+    code, out, _ = call("compare", "clinc150", "--methods", "knn,ncm", *common)
+    assert code == 0 and "knn seed 0, class order 2: " in out
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert {f"ncm-order{order}-seed0" for order in (1993, 1, 2)} < {file.name for file in folder.iterdir()}
+    assert "seed 0, class orders 1993, 1, 2**" in (folder / "results.md").read_text()
+    results = json.loads((folder / "results.json").read_text())
+    assert [result["config"]["stream"]["order"] for result in results] == [1993, 1, 2] * 2
+
+
 def test_version_recipes_and_help(call) -> None:
     assert call("--version")[:2] == (0, f"mtn {__version__}\n")
     code, out, _ = call("recipes")
@@ -94,6 +105,12 @@ BAD = {
     "foreign comparison": (["compare", "demo", "--out", "."], "not a comparison of mtn"),
     "unknown method": (["compare", "demo", "--methods", "mtm"], "did you mean 'mtn'"),
     "bad seeds": (["compare", "demo", "--seeds", "0,x"], "--seeds takes whole numbers from 0 on, got 'x'"),
+    "no order": (["compare", "demo", "--orders", ","], "--orders needs at least one value"),
+    "orders twice": (["compare", "demo", "--orders", "1,1"], "--orders names a value twice: 1,1"),
+    "orders and tasks": (
+        ["compare", "demo", "--set", "stream.data=good.npz", "--set", 'stream.tasks=[["0"], ["1"]]', "--orders", "1,2"],
+        "--orders has nothing to order: stream.tasks names the classes of each task",
+    ),
     "loss of another": (
         ["run", "demo", "--set", "method.name=ssil", "--set", "train.loss=ce", "--set", "stream.data=good.npz",
          "--set", "stream.first=6", "--set", "stream.step=3"],

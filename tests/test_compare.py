@@ -1,4 +1,4 @@
-"""Several methods and seeds: in one process or two, with a cell that fails, with cells already done."""
+"""Several methods, seeds and class orders: in one process or two, with a cell that fails, with cells already done."""
 
 import json
 from collections.abc import Callable
@@ -51,6 +51,45 @@ def test_finished_cells_are_not_repeated(config: Config, tmp_path: Path) -> None
     again = compare(config, ["er", "ncm"], [0], tmp_path, jobs=1)
     assert again[0] == first and again[1]["method"] == "ncm"
     assert state.stat().st_mtime_ns == written
+
+
+def test_every_order_with_every_seed_each_in_a_folder_that_says_so(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("\n".join(map(str, range(12))))
+    mine = str(tmp_path / "mine.txt")
+    results = compare(config, ["ncm", "knn"], [0, 1], tmp_path / "out", jobs=1, orders=[1993, mine])
+    found = [(one["method"], one["config"]["stream"]["order"], one["seed"]) for one in results]
+    assert found == [(method, order, seed) for method in ("ncm", "knn") for order in (1993, mine) for seed in (0, 1)]
+    folders = {folder.name for folder in (tmp_path / "out").iterdir() if folder.is_dir()}
+    assert folders == {f"{m}-order{o}-seed{s}" for m in ("ncm", "knn") for o in ("1993", "mine.txt") for s in (0, 1)}
+    one, other = (next(r for r in results if r["config"]["stream"]["order"] == order) for order in (1993, mine))
+    assert one["accuracy"][0] != other["accuracy"][0]  # other classes come first
+    assert one["last_accuracy"] == pytest.approx(other["last_accuracy"])  # all of them in the end
+    assert json.loads((tmp_path / "out" / MARK).read_text())["orders"] == [1993, mine]
+
+
+def test_one_order_given_is_as_if_the_recipe_had_it(config: Config, tmp_path: Path) -> None:
+    (given,) = compare(config, ["ncm"], [0], tmp_path, jobs=1, orders=[7])
+    (same,) = compare(config.replace(stream={"order": 7}), ["ncm"], [0], tmp_path, jobs=1)  # found finished
+    assert given == same and (tmp_path / "ncm-seed0").is_dir()
+
+
+def test_orders_that_cannot_be_compared_are_refused_before_anything_runs(config: Config, tmp_path: Path) -> None:
+    for folder, classes in (("a", range(12)), ("b", range(9))):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{folder}.txt").write_text("\n".join(map(str, classes)))
+        (tmp_path / folder / "same.txt").write_text("\n".join(map(str, range(12))))
+    named = config.replace(stream={"tasks": [["0", "1"], ["2"]], "first": None, "step": None})
+    bad = {
+        "stream.tasks names the classes": (named, [1, 2]),
+        "two files of the same name": (config, [str(tmp_path / folder / "same.txt") for folder in "ab"]),
+        r"tasks of the same sizes, got \(6, 3\) and \(6, 3, 3\)": (config, [f"{tmp_path}/{f}/{f}.txt" for f in "ab"]),
+        "stream.order: no file": (config, [1, "nowhere.txt"]),
+        "stream.order must be from 0": (config, [1, -1]),
+    }
+    for message, (one, orders) in bad.items():
+        with pytest.raises(InputError, match=message):
+            compare(one, ["ncm"], [0], tmp_path / "out", jobs=1, orders=orders)
+        assert not (tmp_path / "out").exists()
 
 
 def test_all_methods_are_the_whole_table(call, clusters: Path, tmp_path: Path) -> None:  # noqa: F811

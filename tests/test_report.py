@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from mtn import report
+from mtn.methods import METHODS
 
 
 def result(method: str, seed: int, accuracy: list[float]) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def result(method: str, seed: int, accuracy: list[float]) -> dict[str, Any]:
         "old_accuracy": [None, 70.0],
         "seconds": {"retrieval": 1.0, "training": 2.0, "evaluation": 4.0, "per_1000_queries": 0.5},
         "kept": {"exemplars": 1000, "weights": 500, "statistics": 0, "total": 1500, "mb": 0.006},
-        "config": {"memory": {"total": 1500, "per_class": None}, "stream": {"evaluate": "test"}},
+        "config": {"memory": {"total": 1500, "per_class": None}, "stream": {"evaluate": "test", "order": 1993}},
     }
 
 
@@ -49,6 +50,16 @@ def test_markdown_names_data_protocol_and_seeds(results: list[dict[str, Any]]) -
     text = report.markdown(results)
     assert text.startswith("**flowers: 4 + 1 x 2 classes, M = 1,500, seeds 0, 1**")
     assert "| mtn | 86.5 ± 2.1 | 82.0 ± 2.8 |" in text
+
+
+def test_markdown_aggregates_over_class_orders_and_names_them() -> None:
+    runs = [result("mtn", 0, [90.0, 80.0]), result("mtn", 0, [92.0, 84.0]), result("mtn", 0, [91.0, 82.0])]
+    for one, order in zip(runs, (1993, 1, "lists/my order.txt"), strict=True):
+        one["config"]["stream"]["order"] = order
+    text = report.markdown(runs)
+    assert text.startswith("**flowers: 4 + 1 x 2 classes, M = 1,500, seed 0, class orders 1993, 1, my order.txt**")
+    assert "| mtn | 86.5 ± 1.5 |" in text  # averages 85, 88, 86.5
+    assert "over runs (seeds and class orders)" in text
 
 
 def test_the_curve_is_written_as_a_readable_png_and_the_same_svg_each_time(
@@ -82,3 +93,23 @@ def test_best_and_second_best_are_marked_and_joint_is_out_of_the_race() -> None:
 
 def test_two_methods_need_no_marks(results: list[dict[str, Any]]) -> None:
     assert report.ranks(report.cells(results)) == {}
+
+
+def test_equal_printed_numbers_share_the_place_and_after_two_best_there_is_no_second() -> None:
+    named = {"knn": [70.0, 90.0], "mtn": [70.0, 90.04], "ssil": [70.0, 89.96], "er": [70.0, 80.0], "ncm": [70.0, 70.0]}
+    rows = report.cells([result(method, 0, accuracy) for method, accuracy in named.items()])
+    marks = {method: place for (method, column), place in report.ranks(rows).items() if column == "last"}
+    assert marks == {"knn": 1, "mtn": 1, "ssil": 1}
+    rows.pop("mtn"), rows.pop("ssil")
+    rows["bic"] = rows["er"]
+    marks = {method: place for (method, column), place in report.ranks(rows).items() if column == "last"}
+    assert marks == {"knn": 1, "er": 2, "bic": 2}
+
+
+def test_a_method_looks_the_same_in_every_figure_and_no_two_look_alike() -> None:
+    styles = {}
+    for names in (["mtn", "knn", "mine:Own"], ["mine:Own", "knn", "ssil", "mtn"]):
+        lines = report.curve([result(name, 0, [90.0, 80.0]) for name in names]).axes[0].lines
+        styles[len(names)] = {n: (line.get_color(), line.get_marker()) for n, line in zip(names, lines, strict=True)}
+    assert all(styles[4][name] == style for name, style in styles[3].items())
+    assert len({report.style(name) for name in [*METHODS, "mine:Own"]}) == len(METHODS) + 1

@@ -47,20 +47,25 @@ def compare(
     recipe: Recipe,
     methods: Annotated[str, typer.Option(help="Names, separated by commas, or all.")] = "mtn,ssil,knn",
     seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0",
+    orders: Annotated[
+        str | None, typer.Option(help="Class orders as in stream.order, separated by commas; unset: the recipe's.")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes at once; as many as there are cores if unset.")
     ] = None,
     set_: Set = [],  # noqa: B006
     out: Out = None,
 ) -> None:
-    """Run several methods with several seeds and put them side by side."""
+    """Run several methods with several seeds and class orders and put them side by side."""
     chosen = config.recipe(recipe, set_)
     names = list(METHODS) if methods == "all" else _list(methods, "--methods")
     numbers = [_seed(seed) for seed in _list(seeds, "--seeds")]
-    digest = chosen.replace(seed=0, method={"name": "any"}).digest()
+    sequences = None if orders is None else [_order(order) for order in _list(orders, "--orders")]
+    first = {"order": sequences[0]} if sequences else {}
+    digest = chosen.replace(seed=0, method={"name": "any"}, stream=first).digest()
     folder = out or Path("runs") / f"{_stem(recipe)}-compare-{digest}"
     with resumable(folder), bar(console) as say:
-        results = comparison.compare(chosen, names, numbers, folder, say, _print_line, jobs)
+        results = comparison.compare(chosen, names, numbers, folder, say, _print_line, jobs, sequences)
     report.write(results, folder, "results")
     console.print(report.rich_table(results))
     console.print(f"{folder}/: results.json, results.md, curve.png, curve.svg", highlight=False)
@@ -114,8 +119,8 @@ def resumable(folder: Path) -> Iterator[None]:
 def _print_line(result: dict[str, Any]) -> None:
     seconds = sum(result["seconds"].values())
     average, name = result["average_incremental_accuracy"], result["method"]
-    console.print(f"{name} seed {result['seed']}: average incremental accuracy {average:.1f} % ({seconds:.0f} s)",
-                  highlight=False)  # fmt: skip
+    which = f"seed {result['seed']}, class order {result['config']['stream']['order']}"
+    console.print(f"{name} {which}: average incremental accuracy {average:.1f} % ({seconds:.0f} s)", highlight=False)
 
 
 def _stem(name: str) -> str:
@@ -129,6 +134,11 @@ def _list(text: str, option: str) -> list[str]:
     if len(set(items)) < len(items):
         raise InputError(f"{option} names a value twice: {text}")
     return items
+
+
+def _order(text: str) -> int | str:
+    """A number, or else a file, as in stream.order."""
+    return int(text) if text.removeprefix("-").isdecimal() else text
 
 
 def _seed(text: str) -> int:

@@ -1,4 +1,4 @@
-"""One recipe, several methods and seeds -> a list of results. A cell that is finished is never done again."""
+"""One recipe, several methods, seeds and class orders -> a list of results. A finished cell is never done again."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ from mtn.errors import InputError
 from mtn.learn import find_device, look, make_folder, run
 from mtn.methods import find
 from mtn.progress import Progress, silent
-from mtn.stream import split
+from mtn.stream import order_name, split
 
 MARK = "compare.json"
 
@@ -33,20 +33,25 @@ def compare(
     say: Progress = silent,
     on_result: Callable[[dict[str, Any]], None] = lambda result: None,
     jobs: int | None = None,
+    orders: Sequence[int | str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Every method with every seed, each in a folder of its own below `out`; all of them in results.json.
+    """Every method with every class order and seed, each in a folder of its own below `out`; all in results.json.
 
-    Cells run in `jobs` processes, as many as there are cores if unset. One that cannot run does not stop the others.
+    `orders` are values of stream.order, the recipe's if unset. Cells run in `jobs` processes, as many as there are
+    cores if unset. One that cannot run does not stop the others.
     """
-    cells = [cell(config, method, seed) for method in methods for seed in seeds]
+    if orders and config.stream.tasks is not None:
+        raise InputError("--orders has nothing to order: stream.tasks names the classes of each task")
+    orders = orders or [config.stream.order]
+    cells = [cell(config, method, seed, order) for method in methods for order in orders for seed in seeds]
     if out.exists() and not (out / MARK).exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is not an empty folder and not a comparison of mtn; give another --out")
-    split(datasets.load(config.stream.data, say), config.stream)  # prepares and checks the data once
-    work = [(one, out / f"{one.method.name.replace(':', '.')}-seed{one.seed}") for one in cells]
+    _check_streams(config, orders, say)
+    work = [(one, out / _name(one, len(orders) > 1)) for one in cells]
     for one, folder in work:
         look(folder, one)  # a folder that belongs to another run should not cost the time of all runs before it
     make_folder(out)
-    checkpoint.write_json(out / MARK, {"methods": list(methods), "seeds": list(seeds)})
+    checkpoint.write_json(out / MARK, {"methods": list(methods), "seeds": list(seeds), "orders": list(orders)})
     done: dict[Path, dict[str, Any]] = {}
     failed: list[str] = []
     for folder, answer in _run_all(work, jobs or _cores(config), say):
@@ -132,13 +137,31 @@ def _cores(config: Config) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cell(config: Config, method: str, seed: int) -> Config:
-    """The configuration of one method and seed; a recipe's loss goes only to methods that leave the choice."""
+def _check_streams(config: Config, orders: Sequence[int | str], say: Progress) -> None:
+    """Prepare and check the data once, and every order with it; a table's runs need tasks of the same sizes."""
+    if len({order_name(order) for order in orders}) < len(orders):
+        raise InputError("--orders: two files of the same name cannot be told apart; rename one of them")
+    data, sizes = datasets.load(config.stream.data, say), set()
+    for order in orders:
+        tasks = split(data, config.stream.model_copy(update={"order": order}))
+        sizes.add(tuple(len(task.names) for task in tasks))
+    if len(sizes) > 1:
+        raise InputError(f"--orders must give tasks of the same sizes, got {' and '.join(map(str, sorted(sizes)))}")
+
+
+def _name(config: Config, several: bool) -> str:
+    """A cell's folder; the class order is part of its name where there are several."""
+    order = f"-order{order_name(config.stream.order)}" if several else ""
+    return f"{config.method.name.replace(':', '.')}{order}-seed{config.seed}"
+
+
+def cell(config: Config, method: str, seed: int, order: int | str) -> Config:
+    """The configuration of one run; a recipe's loss goes only to methods that leave the choice."""
     takes = config.train.loss in find(method).losses
     values = config.model_dump(exclude_none=True)
     if not takes:
         values["train"].pop("loss", None)
-    return Config.model_validate(values).replace(seed=seed, method={"name": method})
+    return Config.model_validate(values).replace(seed=seed, method={"name": method}, stream={"order": order})
 
 
 def _named(say: Progress, name: str) -> Progress:

@@ -18,7 +18,7 @@ from mtn import checkpoint, datasets, lesson, metrics
 from mtn.config import Config, Train
 from mtn.errors import InputError
 from mtn.memory import Memory
-from mtn.methods import Method, Stage, check, make
+from mtn.methods import Method, Stage, check, find, make
 from mtn.progress import Progress, silent
 from mtn.samples import Samples
 from mtn.stream import Task, split
@@ -47,6 +47,11 @@ def run(
     if tasks is None:
         tasks = split(datasets.load(config.stream.data, say), config.stream)
     check(config)
+    if len(tasks) > 1 and config.memory.select != "reservoir":  # whose classes get what chance gives them
+        available = torch.bincount(torch.cat([task.train.y for task in tasks]))
+        names = [name for task in tasks for name in task.names]
+        left = Memory(config.memory, 0).quota(available)
+        _check_memory(config, left, lambda place: f"{names[place]!r} {left[place]} of its {available[place]}")
     make_folder(out)
     with checkpoint.lock(out), torch.random.fork_rng(devices=[]):
         checkpoint.write_json(out / "config.json", config.model_dump())
@@ -73,6 +78,18 @@ def look(out: Path, config: Config) -> dict[str, Any] | None:
     if not isinstance(result, dict) or result.get("config") != wanted:
         raise InputError(f"{out / 'result.json'} is damaged: it is not the result of the run in {out}")
     return result
+
+
+def _check_memory(config: Config, counts: Tensor, called: Callable[[int], str] | None = None) -> None:
+    """Refuse a memory that leaves a class fewer exemplars (C) than the method needs."""
+    fewest, needs = int(counts.argmin()), find(config.method.name).needs
+    if counts[fewest] < needs:
+        key = "total" if config.memory.total is not None else "per_class"
+        left = f"number {fewest} in order of arrival {counts[fewest]}" if called is None else called(fewest)
+        raise InputError(
+            f"method {config.method.name!r} needs {needs} exemplars of each class; "
+            f"memory.{key} = {getattr(config.memory, key)} leaves class {left}"
+        )
 
 
 def make_folder(out: Path) -> None:
@@ -178,6 +195,10 @@ class Learner:
         torch.manual_seed(lesson.generator(self.config.seed, task.index, "initialise").initial_seed())
         if self.method.remembers == "exemplars":
             self.memory.add(task.train, lesson.generator(self.config.seed, task.index, "memory"))
+            if task.old:  # the base alone needs none
+                counts = torch.bincount(self.memory.y, minlength=task.seen)
+                counts[sorted(self.method.forgotten)] = len(self.memory)
+                _check_memory(self.config, counts)
         if self.method.distils and task.index:
             self.before = copy.deepcopy(self.method).requires_grad_(False)
         self.method.begin_task(task)

@@ -30,7 +30,7 @@ class Memory:
         """Take in what deserves a place among `samples`, which arrive in random order; others shrink to make room."""
         samples = samples.select(torch.randperm(len(samples), generator=generator))
         y = torch.cat([self.y, samples.y])
-        quota = self._quota(torch.bincount(y))
+        quota = self.quota(torch.bincount(y))
         priority = torch.cat([self.priority, self._prioritise(samples, quota, generator)])
         self.arrived += len(samples)
         kept = self._best(y, priority, quota)
@@ -75,7 +75,8 @@ class Memory:
         order = _by_class(y, priority)
         self.x, self.y, self.id, self.priority = x[order], y[order], ids[order], priority[order]
 
-    def _quota(self, available: Tensor) -> Tensor:
+    def quota(self, available: Tensor) -> Tensor:
+        """Places of each class, given how many samples of it there are."""
         if self.budget.per_class is not None:
             return available.clamp(max=self.budget.per_class)
         assert self.budget.total is not None  # the configuration allows exactly one of the two

@@ -1,5 +1,6 @@
 """Results -> tables and the accuracy curve."""
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mtn import checkpoint
+from mtn.methods import METHODS
+from mtn.stream import order_name
 
 Result = dict[str, Any]
 
@@ -40,20 +43,20 @@ COLUMNS = {
     "M floats": lambda r: r["kept"]["total"] / 1e6,
     "MB": lambda r: r["kept"]["mb"],
 }
-FIXED = ("M floats", "MB")  # the same for every seed
+FIXED = ("M floats", "MB")  # the same for every run
 RANKED = ("average", "without base", "last", "newest", "old")  # the best and the second best are marked
 DIGITS = {"seconds": 0, "ms a query": 2, "M floats": 2}
 LEGEND = (
     "Per cent. average: mean accuracy over all tasks, the base among them; newest, old: accuracy on the newest task's "
     "classes and on all earlier ones, mean over the tasks after the base; seconds: of training and retrieval; "
     "ms a query: of answering, search included; M floats: numbers kept between tasks (exemplars, weights, statistics), "
-    "in millions; ±: standard deviation over seeds."
+    "in millions; ±: standard deviation over runs (seeds and class orders)."
 )
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of a table: mean and, with more than one seed, standard deviation."""
+    """A number of a table: mean and, with more than one run, standard deviation."""
 
     mean: float | None
     std: float | None
@@ -68,7 +71,7 @@ class Cell:
 
 
 def cells(results: Sequence[Result]) -> dict[str, dict[str, Cell]]:
-    """Method -> column -> cell, over that method's seeds."""
+    """Method -> column -> cell, over that method's runs (seeds and class orders)."""
     methods = list(dict.fromkeys(result["method"] for result in results))
     return {
         method: {
@@ -105,12 +108,16 @@ def rich_table(results: Sequence[Result]) -> Table:
 
 
 def ranks(rows: dict[str, dict[str, Cell]]) -> dict[tuple[str, str], int]:
-    """(method, column) -> 1 for the best, 2 for the second best; `joint`, which sees all data, is out of the race."""
+    """(method, column) -> 1 for the best, 2 for the second best; `joint`, which sees all data, is out of the race.
+
+    As in sports: who is printed with the same number shares the place, and after two best there is no second.
+    """
     found: dict[tuple[str, str], int] = {}
     for name in RANKED:
-        racing = [(row[name].mean, method) for method, row in rows.items() if method != "joint"]
-        best = sorted(((mean, method) for mean, method in racing if mean is not None), reverse=True)[:2]
-        found |= {(method, name): place for place, (_, method) in enumerate(best, 1)}
+        racing = {method: row[name].mean for method, row in rows.items() if method != "joint"}
+        printed = {method: round(mean, DIGITS.get(name, 1)) for method, mean in racing.items() if mean is not None}
+        places = {method: 1 + sum(other > mine for other in printed.values()) for method, mine in printed.items()}
+        found |= {(method, name): place for method, place in places.items() if place <= 2}
     return found if len(rows) > 2 else {}
 
 
@@ -140,7 +147,7 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def headline(results: Sequence[Result]) -> str:
-    """Data, protocol and seeds in a line."""
+    """Data, protocol, seeds and, if there are several, class orders in a line."""
     first = results[0]
     base, *rest = first["classes_per_task"]
     steps = f"{len(rest)} x {rest[0]}" if len(set(rest)) == 1 else " + ".join(map(str, rest))
@@ -149,6 +156,8 @@ def headline(results: Sequence[Result]) -> str:
     split = "" if first["config"]["stream"]["evaluate"] == "test" else ", validation split"
     seeds = sorted({result["seed"] for result in results})
     said = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    orders = dict.fromkeys(order_name(result["config"]["stream"]["order"]) for result in results)
+    said += f", class orders {', '.join(orders)}" if len(orders) > 1 else ""
     return f"{Path(first['data']).stem}: {base}{f' + {steps}' if rest else ''} classes, {budget}{split}, {said}"
 
 
@@ -166,12 +175,12 @@ def curve(results: Sequence[Result]) -> Figure:
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
     ends = []
-    for index, method in enumerate(dict.fromkeys(result["method"] for result in results)):
+    for method in dict.fromkeys(result["method"] for result in results):
         mine = [result for result in results if result["method"] == method]
         x = np.cumsum(mine[0]["classes_per_task"])
         y = np.array([result["accuracy"] for result in mine], dtype=float)
-        colour, mean = COLOURS[index % len(COLOURS)], y.mean(0)
-        axes.plot(x, mean, color=colour, marker=MARKERS[index % len(MARKERS)], markersize=5, linewidth=1.8)
+        (colour, marker), mean = style(method), y.mean(0)
+        axes.plot(x, mean, color=colour, marker=marker, markersize=5, linewidth=1.8)
         if len(mine) > 1:
             std = y.std(0, ddof=1)
             axes.fill_between(x, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
@@ -184,6 +193,18 @@ def curve(results: Sequence[Result]) -> Figure:
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
     return figure
+
+
+def style(method: str) -> tuple[str, str]:
+    """Colour and marker of a method, the same in every figure.
+
+    By its place in the table, one of your own by its name, behind the table. The two cycle at different paces, so that
+    49 places give 49 styles.
+    """
+    table, styles = list(METHODS), len(COLOURS) * len(MARKERS)
+    own = len(table) + zlib.crc32(method.encode()) % (styles - len(table))
+    place = table.index(method) if method in METHODS else own
+    return COLOURS[place % len(COLOURS)], MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
 
 
 def _label_ends(axes: Axes, x: float, ends: list[tuple[float, str, str, float]]) -> None:

@@ -76,6 +76,11 @@ def class_order(names: list[str], order: int | str) -> list[int]:
     return _indices(names, listed, f"stream.order file {order}")
 
 
+def order_name(order: int | str) -> str:
+    """An order in a headline or a folder's name: the seed, or the file's name."""
+    return Path(order).name if isinstance(order, str) else str(order)
+
+
 def _groups(names: list[str], stream: Stream) -> list[list[int]]:
     if stream.tasks is not None:
         flat = _indices(names, [name for task in stream.tasks for name in task], "stream.tasks")

@@ -5,7 +5,7 @@ import importlib
 from mtn.config import Config
 from mtn.errors import InputError, closest
 from mtn.methods.analytic import NCM, SLDA, RanPAC, Ridge
-from mtn.methods.base import Batch, LinearHead, Method, Stage
+from mtn.methods.base import Batch, LinearHead, Method, Stage, class_means
 from mtn.methods.baselines import ER, KNN, FineTune, GDumb, Joint
 from mtn.methods.bic import BiC
 from mtn.methods.ccil import CCIL
@@ -38,7 +38,7 @@ METHODS: dict[str, type[Method]] = {
     "joint": Joint,
 }
 
-__all__ = ["METHODS", "Batch", "LinearHead", "Method", "Stage", "check", "find", "make"]
+__all__ = ["METHODS", "Batch", "LinearHead", "Method", "Stage", "check", "class_means", "find", "make"]
 
 
 def find(name: str) -> type[Method]:

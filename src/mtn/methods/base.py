@@ -49,6 +49,7 @@ class Method(nn.Module):
     uses_neighbours: ClassVar[bool] = False  # wants the k nearest exemplars of every sample
     distils: ClassVar[bool] = False  # wants the logits of the model before the task
     remembers: ClassVar[Literal["exemplars", "nothing", "everything"]] = "exemplars"
+    needs: ClassVar[int] = 0  # exemplars that every class must have once there are old ones
     losses: ClassVar[tuple[str, ...]] = ()  # what train.loss may be, the default first
     rows: ClassVar[tuple[str, ...] | None] = None  # the state that has one row a class, for `forget`
 

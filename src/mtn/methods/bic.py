@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from mtn import losses
 from mtn.config import Config
-from mtn.errors import InputError
 from mtn.memory import Memory
 from mtn.methods.base import Batch, LinearHead, Stage
 from mtn.neighbours import Neighbours
@@ -44,6 +43,7 @@ class Correction(nn.Module):
 
 class BiC(LinearHead):
     distils = True
+    needs = 2  # one of them is held out
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
@@ -62,14 +62,7 @@ class BiC(LinearHead):
         counts = torch.bincount(memory.y, minlength=task.seen)
         if not task.old:
             return super().held_out(task, memory)
-        alive = [label for label in range(task.seen) if label not in self.forgotten]
-        smallest = min(alive, key=lambda label: int(counts[label]))
-        fewest = int(counts[smallest])
-        if fewest < 2:
-            raise InputError(
-                f"method 'bic' needs 2 exemplars of each class, one of them held out; class {smallest} in "
-                f"order of arrival has {fewest}: raise memory.total ({len(memory)} for {task.seen} classes)"
-            )
+        fewest = int(min(counts[label] for label in range(task.seen) if label not in self.forgotten))
         place = torch.arange(len(memory)) - (counts.cumsum(0) - counts)[memory.y]
         return place >= counts[memory.y] - max(1, fewest // 10)
 

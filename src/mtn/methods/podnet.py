@@ -4,10 +4,11 @@ Faithful: K = 10 proxies a class, local similarity classifier, margin 0.6, new p
 features, old ones frozen in the main training, then a balanced fine-tuning of all proxies on exemplars. The margin
 works: it is taken from the true class alone, which is left out of the denominator, with a hinge at 0, as in the paper;
 in the released code it cancels. On frozen features the POD terms are identically zero. Departs: the base starts from
-k-means too, as a random start does not leave chance in ten epochs; the scale is the exponential of what is learned,
-as it would otherwise turn negative where features lie closer together than the margin.
+k-means too, as a random start hardly learns it in ten epochs; the scale is the exponential of what is learned, as it
+would otherwise turn negative where features lie closer together than the margin.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.cluster import KMeans
@@ -60,10 +61,11 @@ class PODNet(Method):
 
 
 def _cluster(task: Task, seed: int) -> list[Tensor]:
-    """K centres of each new class; a class with fewer samples repeats them."""
+    """K centres of each new class; a class with fewer distinct samples repeats them."""
     centres = []
     for label in range(task.old, task.seen):
         x = task.train.x((task.train.y == label).nonzero().squeeze(1))
-        found = KMeans(min(PROXIES, len(x)), n_init=1, random_state=seed).fit(x.numpy()).cluster_centers_
+        distinct = len(np.unique(x.numpy(), axis=0))
+        found = KMeans(min(PROXIES, distinct), n_init=1, random_state=seed).fit(x.numpy()).cluster_centers_
         centres.append(torch.from_numpy(found)[torch.arange(PROXIES) % len(found)])
     return centres
