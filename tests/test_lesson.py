@@ -246,7 +246,7 @@ def test_no_sample_is_its_own_neighbour(teach):
 
 def test_new_samples_find_new_exemplars_but_the_model_before_does_not(teach):
     taught = teach("mtn", 1)
-    part, known = taught.lesson.new, taught.memory.below(taught.task.old)
+    part, known = taught.lesson.new, taught.memory.part(taught.memory.y < taught.task.old)
     assert (part.found[:].y >= taught.task.old).any()
     alone = torch.cat([z for _, z in predictions(taught.before, part.samples, known, 5)])
     torch.testing.assert_close(part.before, alone)

@@ -279,15 +279,15 @@ def test_a_reservoir_is_a_uniform_sample_of_the_whole_stream():
 # ---- parts and state
 
 
-def test_below_is_the_part_with_the_first_classes():
+def test_a_part_has_the_exemplars_asked_for():
     memory = make(total=9)
     memory.add(samples([0, 1, 2] * 5), seeded())
-    part = memory.below(2)
+    part = memory.part(memory.y < 2)
     assert part.y.tolist() == [0, 0, 0, 1, 1, 1]
     assert torch.equal(part.id, memory.id[:6]) and torch.equal(part.x, memory.x[:6])
     assert len(memory) == 9
-    assert len(memory.below(0)) == 0 and memory.below(0).x.shape == (0, 3)
-    assert torch.equal(memory.below(3).id, memory.id)
+    assert len(memory.part(memory.y < 0)) == 0 and memory.part(memory.y < 0).x.shape == (0, 3)
+    assert torch.equal(memory.part(memory.y < 3).id, memory.id)
 
 
 def test_exemplars_can_be_replayed():

@@ -160,7 +160,7 @@ def test_the_teacher_asks_only_exemplars_it_knows(configure: Callable[..., Confi
     it.learn_task(tasks[0])
     it.begin(tasks[1])
     plan = it.prepare(tasks[1], Stage())
-    known = it.memory.below(6)
+    known = it.memory.part(it.memory.y < 6)
     rows = torch.arange(20)
     with torch.no_grad():
         expected = it.before.scores(plan.new.samples.x(rows), nearest(plan.new.samples, known, 5)[rows])

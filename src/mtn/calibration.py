@@ -22,9 +22,25 @@ def temperature(z: Tensor, y: Tensor) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def novelty_score(probabilities: Tensor, similarity: Tensor) -> Tensor:
-    """B: the higher, the less like any known class. probabilities B,C; similarity B,K to the nearest exemplars."""
-    return 1 - probabilities.amax(1)
+def oddness(z: Tensor, similarity: Tensor) -> Tensor:
+    """B,2: -log sum exp z (no class speaks up), and 1 - mean similarity to the nearest exemplars (nothing is near).
+
+    z B,C over the classes known; similarity B,K, K = 0 for a method that remembers nothing.
+    """
+    far = 1 - similarity.double().mean(1) if similarity.shape[1] else torch.zeros(len(z), dtype=torch.float64)
+    return torch.stack([-z.double().logsumexp(1), far], dim=1)
+
+
+def usual(oddness: Tensor) -> Tensor:
+    """2,2: mean and standard deviation over known samples."""
+    deviation = oddness.std(0) if len(oddness) > 1 else torch.zeros(2, dtype=torch.float64)
+    # what hardly varies among known samples tells nothing: a vote's scores always sum to the same
+    return torch.stack([oddness.mean(0), deviation.where(deviation > 1e-4, torch.inf)])
+
+
+def novelty(oddness: Tensor, usual: Tensor) -> Tensor:
+    """B: the higher, the less like any known class. Both signs count alike, in deviations of known samples."""
+    return ((oddness - usual[0]) / usual[1]).sum(1)
 
 
 def threshold(novelty: np.ndarray, false_alarms: float) -> float:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,9 @@ depend on what else is asked."""
 
 HELD_OUT = 1000
 """Samples that calibration and the accuracy before learning look at, at the most: a call's cost stays bounded."""
+
+UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+"""What is usual before any sample has shown it."""
 
 OWN_PARAMETERS = ("method.name", "memory.total", "method.k", "seed", "device")
 KINDS = {"U": "str", "i": "int", "u": "int", "b": "bool", "f": "float"}
@@ -81,7 +85,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        method: str = "mtn",
+        method: str = "practical",
         memory: int = 20000,
         k: int = 10,
         false_alarms: float = 0.05,
@@ -154,6 +158,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         self.history_: list[dict[str, Any]] = []
         self.temperature_ = 1.0
         self.threshold_: float | None = None
+        self._usual = UNIT
 
     def _configuration(self) -> config.Config:
         settings = dict(self.settings or {})
@@ -234,7 +239,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         elif len(known):
             held = learner.method.held_out(task, learner.memory)
             known = known.select(held) if held.any() else known
-        self.temperature_, self.threshold_ = 1.0, None
+        self.temperature_, self.threshold_, self._usual = 1.0, None, UNIT
         if not len(known):
             return
         known = self._some(known)
@@ -244,6 +249,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
             place = torch.full((len(self._names),), -1)
             place[live] = torch.arange(len(live))
             self.temperature_ = calibration.temperature(z[:, live], place[known.y])
+        self._usual = calibration.usual(self._oddness(z, found))
         self.threshold_ = calibration.threshold(self._novelty(z, found), self.false_alarms)
 
     def _some(self, samples: Samples) -> Samples:
@@ -362,9 +368,11 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         return z, None if found is None else found.first(len(samples))
 
     def _novelty(self, z: Tensor, found: Retrieval | None) -> np.ndarray:
+        return calibration.novelty(self._oddness(z, found), self._usual).numpy()
+
+    def _oddness(self, z: Tensor, found: Retrieval | None) -> Tensor:
         similarity = torch.zeros(len(z), 0) if found is None else found.similarity.cpu()
-        shares = calibration.probabilities(z[:, self._columns()], self.temperature_)
-        return calibration.novelty_score(shares, similarity).numpy()
+        return calibration.oddness(z[:, self._columns()], similarity)
 
     def _live(self) -> list[int]:
         return [place for place, name in enumerate(self._names) if name is not None]
@@ -465,6 +473,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
             "ids": [[number, own] for number, own in self._own_ids.items()],
             "temperature": self.temperature_,
             "threshold": self.threshold_,
+            "usual": [[one if math.isfinite(one) else None for one in row] for row in self._usual.tolist()],
             "history": self.history_,
         }
         memory = learner.memory.state() | _pack(self._thumbnails)
@@ -505,6 +514,8 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         it._stops, it._arrived, it.history_ = facts["calls"], facts["arrived"], facts["history"]
         it._own_ids, it._thumbnails = dict(facts["ids"]), _unpack(memory)
         it.temperature_, it.threshold_ = facts["temperature"], facts["threshold"]
+        usual = [[math.inf if one is None else one for one in row] for row in facts["usual"]]
+        it._usual = torch.tensor(usual, dtype=torch.float64)
         return it
 
     def _parameters(self) -> dict[str, Any]:

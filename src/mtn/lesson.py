@@ -109,7 +109,8 @@ def prepare(
     The old model looks up only exemplars of classes it knows (docs/design.md, choice 6).
     """
     train, k, device = config.train, config.method.k, method.seen.device
-    known = int((memory.y < task.old).sum())
+    shown = memory.part(~method.held_out(task, memory))  # what is held out is nobody's neighbour either
+    known = int((shown.y < task.old).sum())
 
     first, second = _pools(task, stage, method, memory, past)
     size = min(train.batch, len(first))
@@ -122,7 +123,7 @@ def prepare(
         samples = samples if drawn is None else samples.select(drawn)
         found: list[Retrieval | None] = [None, None]
         if method.uses_neighbours:
-            found = [*nearest_within(samples, memory, k, (len(memory), known), device, say)]
+            found = [*nearest_within(samples, shown, k, (len(shown), known), device, say)]
         answers = None
         if before is not None:
             answers = torch.empty(len(samples), task.old)

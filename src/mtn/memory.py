@@ -52,11 +52,10 @@ class Memory:
         y[row] = label
         self._set(self.x, y, self.id, self.priority)
 
-    def below(self, classes: int) -> "Memory":
-        """The part of the memory that holds the first `classes` classes: all that the model before the task knows."""
+    def part(self, rows: Tensor) -> "Memory":
+        """The exemplars at `rows` (a mask) alone."""
         part = Memory(self.budget, self.x.shape[1])
-        known = self.y < classes
-        part._set(self.x[known], self.y[known], self.id[known], self.priority[known])
+        part._set(self.x[rows], self.y[rows], self.id[rows], self.priority[rows])
         return part
 
     def samples(self) -> Samples:

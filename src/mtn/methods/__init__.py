@@ -14,9 +14,11 @@ from mtn.methods.lucir import LUCIR, LUCIRBalanced, LUCIRFree
 from mtn.methods.lwf import LwF
 from mtn.methods.mtn import MTN
 from mtn.methods.podnet import PODNet
+from mtn.methods.practical import Practical
 from mtn.methods.ssil import SSIL
 
 METHODS: dict[str, type[Method]] = {
+    "practical": Practical,
     "mtn": MTN,
     "ssil": SSIL,
     "ccil": CCIL,

@@ -1,0 +1,207 @@
+"""The practical default: MTN beside prototypes in a space where classes are rounder than they come.
+
+Two parts, trained side by side over all classes seen, weighed on exemplars that neither was trained on:
+
+- prototypes: s cos(A(x - m), A(w_c - m)), A = Sigma^-3/8 of the pooled within-class scatter, m the mean of all seen.
+  Sums over all samples give Sigma and m exactly, so they never forget. Rows w_c start as class means; a row stays as it
+  is in a task without samples of its class, which is defended by samples drawn from N(mu_c, Sigma).
+- network: the transformer of `mtn` over the query and its neighbours, with the model before the task as its teacher.
+
+Both take the softmax over all seen classes, corrected for how often each is drawn: one new class at a time is learned
+as well as a hundred.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mtn import losses
+from mtn.config import Config
+from mtn.memory import Memory
+from mtn.methods.analytic import SLDA
+from mtn.methods.base import Batch, Method
+from mtn.methods.mtn import MTN
+from mtn.neighbours import Neighbours, nearest
+from mtn.samples import Samples
+from mtn.stream import Task
+
+DRAWN = 64
+"""Samples drawn from the Gaussians of earlier classes in each step."""
+ROUNDING = 0.75
+"""0 leaves the space as it is, 1 makes the spread within classes the same in all directions (A = Sigma^-ROUNDING/2)."""
+HELD_OUT = 5
+"""Every fifth exemplar is trained on by nobody: the weights of the two parts are fitted on it."""
+TRUST = 0.25
+"""Of the weight that likelihood gives the network: it is fond of the smoother part (docs/results/practical.md)."""
+ENOUGH = 1000
+"""Held-out exemplars that are asked to fit two weights."""
+
+
+class Moments(SLDA):
+    """Exact sums over all samples -> the space of the prototypes."""
+
+    def __init__(self, dimension: int, config: Config) -> None:
+        super().__init__(dimension, config)
+        self._space: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def observe(self, samples: Samples) -> None:
+        super().observe(samples)
+        self._space = None
+
+    def forget(self, label: int) -> None:
+        super().forget(label)
+        self._space = None
+
+    def means(self) -> Tensor:
+        return (self.total / self.count.clamp(min=1)[:, None]).float()
+
+    def space(self) -> tuple[Tensor, Tensor, Tensor]:
+        """m, A, and A Sigma^1/2, which gives noise the spread of a class.
+
+        Sigma has a prior of the mean variance in all directions, worth as many samples as there are directions.
+        """
+        if self._space is None:
+            samples, width = self.count.sum().clamp(min=1), self.dimension
+            within = self.gram - self.total.T @ (self.total / self.count.clamp(min=1)[:, None])
+            variance = (within.trace() / (samples * width)).clamp(min=1e-9)
+            prior = width * variance * torch.eye(width, dtype=within.dtype, device=within.device)
+            values, vectors = torch.linalg.eigh((within + prior) / (samples + width))
+            change, spread = ((vectors * values ** (power / 2)) @ vectors.T for power in (-ROUNDING, 1 - ROUNDING))
+            self._space = (self.total.sum(0) / samples).float(), change.float(), spread.float()
+        return self._space
+
+    def place(self, x: Tensor) -> Tensor:
+        """x in that space."""
+        mean, change, _ = self.space()
+        return (x - mean) @ change
+
+    def draw(self, labels: Tensor) -> Tensor:
+        """A sample of each class's Gaussian, in that space."""
+        centres = self.place(self.means()[labels])
+        return centres + torch.randn_like(centres) @ self.space()[2]
+
+
+class Practical(Method):
+    uses_neighbours = True
+    distils = True
+    rows = ("prototypes", "network.head.weight", "network.head.bias", "network.transformer.labels.weight")
+    taught: Tensor
+    weights: Tensor
+
+    def __init__(self, dimension: int, config: Config) -> None:
+        super().__init__(dimension, config)
+        self.moments = Moments(dimension, config)
+        self.prototypes = nn.Parameter(torch.zeros(0, dimension))
+        self.log_scale = nn.Parameter(torch.tensor(2.5))
+        self.network = MTN(dimension, config)
+        self.register_buffer("taught", torch.zeros(0, dtype=torch.bool))  # classes the task has samples of
+        self.register_buffer("weights", torch.tensor([1.0, 0.0]))  # of prototypes and network
+        self._placed: Tensor | None = None  # the prototypes in the space, as they were when the task began or ended
+
+    def begin_task(self, task: Task) -> None:
+        super().begin_task(task)
+        for part in (self.moments, self.network):
+            part.begin_task(task)
+        self.moments.observe(task.train)
+        means = self.moments.means()[task.old :]
+        self.prototypes = nn.Parameter(torch.cat([self.prototypes.detach(), means.to(self.prototypes)]))
+        self.taught = torch.bincount(task.train.y, minlength=task.seen).bool().to(self.taught.device)
+        self._placed = None
+
+    def held_out(self, task: Task, memory: Memory) -> Tensor:
+        """By id, so for good; a class with nothing else to train on gives none."""
+        held = memory.id % HELD_OUT == HELD_OUT - 1
+        left = torch.bincount(memory.y[~held], minlength=task.seen)
+        return held & (left[memory.y] > 0)
+
+    def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
+        z = self.network.scores(batch.x, batch.neighbours)
+        terms = {
+            "network": losses.balanced_cross_entropy(z, batch.y, batch.share),
+            "prototypes": self.prototype_loss(batch),
+        }
+        if batch.before is not None:
+            terms["distillation"] = losses.taskwise_distillation(z, batch.before, [slice(0, task.old)], 1.0)
+        return terms
+
+    def prototype_loss(self, batch: Batch) -> Tensor:
+        """Of the batch, and of samples drawn for the classes whose rows stay."""
+        x, y, share = self.moments.place(batch.x), batch.y, batch.share
+        others = (~self.taught & (self.moments.count > 0)).nonzero().squeeze(1)
+        if len(others):
+            drawn = others[torch.randint(len(others), (DRAWN,))]
+            x, y = torch.cat([x, self.moments.draw(drawn)]), torch.cat([y, drawn])
+            evenly = torch.zeros_like(share).index_fill_(0, others, DRAWN / len(others))
+            share = (len(batch.y) * share + evenly) / len(y)
+        taught = self.taught.nonzero().squeeze(1)
+        rows = self.placed().index_put((taught,), self.moments.place(self.prototypes[taught]))
+        return losses.balanced_cross_entropy(self.cosines(x, rows), y, share)
+
+    def placed(self) -> Tensor:
+        if self._placed is None:
+            self._placed = self.moments.place(self.prototypes.detach())
+        return self._placed
+
+    def cosines(self, placed: Tensor, rows: Tensor) -> Tensor:
+        return self.log_scale.exp() * F.normalize(placed, dim=1) @ F.normalize(rows, dim=1).T
+
+    def parts(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
+        """2,B,C: what prototypes and network score."""
+        return torch.stack([self.cosines(self.moments.place(x), self.placed()), self.network.scores(x, neighbours)])
+
+    def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
+        return torch.tensordot(self.weights, self.parts(x, neighbours), 1)
+
+    @torch.no_grad()
+    def end_task(self, task: Task, memory: Memory) -> None:
+        self._placed = None
+        held = self.held_out(task, memory)
+        if not held.any():
+            return
+        samples = memory.samples().select(held.nonzero().squeeze(1)[:: -(-int(held.sum()) // ENOUGH)])
+        found = nearest(samples, memory.part(~held), self.config.method.k, self.weights.device)
+        asked = [self.parts(samples.x(rows).to(self.weights), found[rows]) for rows in samples.chunks()]
+        parts, y = torch.cat(asked, dim=1), samples.y.to(self.weights.device)
+        shares = weigh(parts, y) * torch.tensor([1.0, TRUST]).to(parts)
+        self.weights = shares * weigh(torch.tensordot(shares, parts, 1)[None], y)
+
+    def evidence(self, x: Tensor, neighbours: Neighbours) -> tuple[Tensor, Tensor] | None:
+        return self.network.evidence(x, neighbours)
+
+    def forget(self, label: int) -> None:
+        super().forget(label)
+        self.moments.forget(label)
+        self._placed = None
+
+
+def weigh(parts: Tensor, y: Tensor) -> Tensor:
+    """Weights w >= 0 of P parts (P,N,C) that minimise -sum log softmax(w . z)_y + |w - (1, 0, ...)|^2 / 2, by Newton.
+
+    The first part alone at its own scale is what is believed until samples say otherwise.
+    """
+    parts = parts.double()
+    start = torch.zeros(len(parts), dtype=parts.dtype, device=parts.device)
+    start[0] = 1.0
+    true = parts.gather(2, y.expand(len(parts), -1)[:, :, None]).squeeze(2)  # P,N
+
+    def objective(w: Tensor) -> Tensor:
+        z = torch.tensordot(w, parts, 1)
+        return (z.logsumexp(1) - w @ true).sum() + (w - start).square().sum() / 2
+
+    w = start.clone()
+    for _ in range(30):
+        p = torch.tensordot(w, parts, 1).softmax(1)
+        mean = (p * parts).sum(2)  # P,N
+        slope = (mean - true).sum(1) + w - start
+        curve = torch.einsum("nc,inc,jnc->ij", p, parts, parts) - mean @ mean.T + torch.eye(len(w)).to(w)
+        free = (w > 0) | (slope < 0)
+        step = torch.zeros_like(w)
+        step[free] = torch.linalg.solve(curve[free][:, free], slope[free])
+        size = 1.0
+        while size > 1e-4 and objective((w - size * step).clamp(min=0)) > objective(w):
+            size /= 2
+        moved = (w - size * step).clamp(min=0)
+        if (moved - w).abs().max() < 1e-6:
+            break
+        w = moved
+    return w.float()

@@ -1,0 +1,152 @@
+"""The practical default: its space, what stays, what is held out, how its parts are weighed."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mtn import calibration, datasets, lesson
+from mtn.config import Config
+from mtn.learn import Learner
+from mtn.methods.practical import ROUNDING, Moments, Practical, weigh
+from mtn.samples import Samples
+from mtn.stream import Task, split
+
+ADAM = {"epochs": 1, "min_steps": 40, "optimizer": "adamw", "lr": 0.003, "weight_decay": 0.0}
+
+
+@pytest.fixture
+def start(configure: Callable[..., Config]) -> Callable[..., tuple[Learner, list[Task]]]:
+    def make(tasks: int, **sections) -> tuple[Learner, list[Task]]:
+        config = configure(**({"train": ADAM} | sections)).replace(method={"name": "practical"})
+        every = split(datasets.load(config.stream.data), config.stream)
+        it = Learner(config, every[0].train.dimension)
+        for task in every[:tasks]:
+            it.learn_task(task)
+        return it, every
+
+    return make
+
+
+def method(it: Learner) -> Practical:
+    assert isinstance(it.method, Practical)
+    return it.method
+
+
+def accuracy(it: Learner, samples: Samples) -> float:
+    right = [(z.argmax(1) == samples.y[rows]) for rows, z in lesson.predictions(it.method, samples, it.memory, 5)]
+    return float(torch.cat(right).double().mean())
+
+
+def gaussian(configure: Callable[..., Config], count: int) -> tuple[Moments, Tensor]:
+    """Moments of two classes of one known spread, given whole, as unit vectors would not be."""
+    spread = torch.diag(torch.tensor([4.0, 1.0, 0.25, 0.25]))
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((count, 4))).float() @ spread.sqrt()
+    y = torch.arange(count) % 2
+    moments = Moments(4, configure())
+    moments.total, moments.count = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    moments.add(x + 3 * y[:, None], y)
+    return moments, spread
+
+
+def test_the_space_evens_the_spread_within_classes_out(configure) -> None:
+    moments, spread = gaussian(configure, 40_000)
+    mean, change, noise = moments.space()
+    assert torch.allclose(mean, torch.full((4,), 1.5), atol=0.05)
+    assert torch.allclose(change @ spread @ change.T, spread ** (1 - ROUNDING) * (spread > 0), atol=0.03)
+    assert torch.allclose(noise, change @ spread.sqrt(), atol=0.03)
+
+
+def test_few_samples_leave_the_space_nearly_as_it_is(configure) -> None:
+    moments, spread = gaussian(configure, 4)
+    few = moments.space()[1].diagonal()
+    many = gaussian(configure, 4000)[0].space()[1].diagonal()
+    assert few.max() / few.min() < many.max() / many.min()
+
+
+def test_drawn_samples_have_their_class_s_mean_and_spread(configure) -> None:
+    torch.manual_seed(0)
+    moments, spread = gaussian(configure, 40_000)
+    x = moments.draw(torch.ones(20_000, dtype=torch.long))
+    assert torch.allclose(x.mean(0), moments.place(moments.means()[1]), atol=0.05)
+    assert torch.allclose(x.T.cov(), moments.space()[1] @ spread @ moments.space()[1].T, atol=0.06)
+
+
+def test_prototypes_of_classes_without_new_samples_stay(start) -> None:
+    it, tasks = start(1)
+    before = method(it).prototypes.detach().clone()
+    it.learn_task(tasks[1])
+    means = method(it).moments.means()
+    assert torch.equal(method(it).prototypes[:6], before)
+    assert not torch.allclose(method(it).prototypes[6:], means[6:], atol=1e-4)  # they were trained
+
+
+def test_more_samples_of_a_known_class_move_its_prototype(start) -> None:
+    it, tasks = start(2)
+    before, train = method(it).prototypes.detach().clone(), tasks[0].train
+    again = Samples(train.source, train.rows, train.y, train.id + 10_000).select(train.y == 2)
+    it.learn_task(Task(2, (*tasks[1].spans, slice(8, 8)), (), again, tasks[1].test))
+    moved = (method(it).prototypes != before).any(1)
+    assert moved.tolist() == [label == 2 for label in range(8)]
+
+
+def test_what_is_held_out_is_neither_trained_on_nor_anybody_s_neighbour(start) -> None:
+    it, tasks = start(1)
+    it.begin(tasks[1])
+    held = it.method.held_out(tasks[1], it.memory)
+    assert 0 < held.sum() < len(held) / 3
+    plan = it.prepare(tasks[1], it.method.stages(tasks[1])[0])
+    secret = it.memory.x[held]
+    for portion in plan.portions:
+        assert not torch.isin(portion.samples.id, it.memory.id[held]).any()
+        assert portion.found is not None and not torch.isin(portion.found.x, secret).all(1).any()
+
+
+def test_a_class_with_one_exemplar_keeps_it_for_training(start) -> None:
+    it, tasks = start(1, memory={"total": None, "per_class": 1})
+    assert not it.method.held_out(tasks[0], it.memory).any()
+    assert method(it).weights.tolist() == [1.0, 0.0]  # nothing to weigh by: prototypes alone
+
+
+def test_one_class_at_a_time_is_learned(start) -> None:
+    it, tasks = start(7, stream={"step": 1})
+    newest = [accuracy(it, task.test) for task in tasks[1:7]]
+    assert np.mean(newest) > 0.8 and accuracy(it, tasks[0].test) > 0.8
+
+
+def test_weigh_finds_the_least_loss() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(5, (400,), generator=generator)
+    good = 2 * torch.nn.functional.one_hot(y, 5) + torch.randn(400, 5, generator=generator)
+    fair = torch.nn.functional.one_hot(y, 5) + torch.randn(400, 5, generator=generator)
+    parts = torch.stack([good, fair])
+
+    def loss(w: Tensor) -> float:
+        prior = (w - torch.tensor([1.0, 0.0])).square().sum() / 2
+        return float(torch.nn.functional.cross_entropy(torch.tensordot(w, parts, 1), y, reduction="sum") + prior)
+
+    found = weigh(parts, y)
+    assert found[0] > found[1] > 0
+    for change in ([0.05, 0], [-0.05, 0], [0, 0.05], [0, -0.05]):
+        assert loss(found) < loss(found + torch.tensor(change))
+
+
+def test_weigh_gives_nothing_to_a_part_that_misleads() -> None:
+    y = torch.arange(300) % 3
+    good = 3.0 * torch.nn.functional.one_hot(y, 3) + torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
+    assert weigh(torch.stack([good, -good]), y)[1] == 0
+
+
+def test_oddness_by_hand() -> None:
+    z = torch.tensor([[0.0, 0.0], [float(np.log(3)), 0.0]])
+    found = calibration.oddness(z, torch.tensor([[1.0, 0.5], [0.2, 0.0]]))
+    assert torch.allclose(found, torch.tensor([[-np.log(2), 0.25], [-np.log(4), 0.9]], dtype=torch.float64))
+    assert calibration.oddness(z, torch.zeros(2, 0))[:, 1].tolist() == [0, 0]
+
+
+def test_novelty_counts_deviations_and_leaves_out_what_never_varies() -> None:
+    usual = calibration.usual(torch.tensor([[1.0, 5.0], [3.0, 5.0]], dtype=torch.float64))
+    new = calibration.novelty(torch.tensor([[2.0, 5.0], [4.0, 9.0]], dtype=torch.float64), usual)
+    assert torch.allclose(new, torch.tensor([0.0, 2 / 2**0.5], dtype=torch.float64))
