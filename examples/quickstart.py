@@ -11,7 +11,7 @@ X = X - X.mean(0)  # neighbours are found by cosine
 train, test = slice(0, None, 2), slice(1, None, 2)
 first = y[train] < 5
 
-classifier = MTNClassifier(settings={"method.size": "small", "train.loss": "balanced", "train.min_steps": 50})
+classifier = MTNClassifier()
 classifier.partial_fit(X[train][first], y[train][first])  # five classes
 classifier.partial_fit(X[train][~first], y[train][~first])  # five more, which nobody announced
 print("accuracy", round(classifier.score(X[test], y[test]), 3))

@@ -22,7 +22,7 @@ from mtn import MTNClassifier, calibration, checkpoint, lesson
 from mtn.errors import InputError
 
 ROOT = Path(__file__).parent.parent
-QUICK = {"method.size": "small", "train.epochs": 3}
+QUICK = {"method.size": "small", "train.epochs": 3, "train.min_steps": 10}
 ARRAYS = cluster_arrays()
 X, Y = ARRAYS["x_train"], np.array([f"class {label:02}" for label in ARRAYS["y_train"]])
 TEST, TRUE = ARRAYS["x_test"], np.array([f"class {label:02}" for label in ARRAYS["y_test"]])
@@ -49,7 +49,7 @@ def taught(saved: Path) -> MTNClassifier:
     return MTNClassifier.load(saved)
 
 
-@parametrize_with_checks([MTNClassifier(settings={"method.size": "small"}), MTNClassifier("slda")])
+@parametrize_with_checks([MTNClassifier(settings={"train.min_steps": 20}), MTNClassifier("slda")])
 def test_scikit_learn_conformity(estimator, check) -> None:
     check(estimator)
 
@@ -58,7 +58,7 @@ def test_scikit_learn_conformity(estimator, check) -> None:
 
 
 def test_classes_of_any_number_come_unannounced_and_stay_sorted() -> None:
-    it = classifier(settings=QUICK | {"train.loss": "balanced", "train.min_steps": 60})
+    it = classifier(settings=QUICK | {"train.min_steps": 60})
     for group in ([7], [3, 11], [0, 1, 2, 4, 5, 6]):
         it.partial_fit(X[some(*group)], Y[some(*group)])
     assert it.classes_.tolist() == [f"class {label:02}" for label in (0, 1, 2, 3, 4, 5, 6, 7, 11)]
@@ -379,7 +379,7 @@ def test_every_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "classifier.md").read_text("utf-8")
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
-    code = code.replace("memory=2000", "memory=60, settings={'method.size': 'small', 'train.epochs': 3}")
+    code = code.replace("memory=2000", "memory=60, settings={'train.epochs': 3, 'train.min_steps': 10}")
     old = some(0, 1, 2, 3)
     exec(code, {"X": X[old], "y": Y[old], "X_new": X[~old], "y_new": Y[~old]})
     assert (tmp_path / "evidence.png").stat().st_size > 1000

@@ -18,7 +18,7 @@ ARRAYS = cluster_arrays()
 
 @pytest.fixture(scope="module")
 def taught() -> MTNClassifier:
-    it = MTNClassifier(memory=60, k=5, settings={"method.size": "small", "train.epochs": 3})
+    it = MTNClassifier(memory=60, k=5, settings={"train.epochs": 3, "train.min_steps": 10})
     return it.fit(ARRAYS["x_train"], ARRAYS["y_train"])
 
 
@@ -48,7 +48,7 @@ def test_evidence_is_what_the_model_saw(taught: MTNClassifier) -> None:
     samples = taught._validate(x)
     batch = nearest(samples, taught._learner.memory, 5)[slice(None)]
     with torch.no_grad():
-        adapted = F.normalize(taught._learner.method.adapt(samples.x(), batch), dim=2)
+        adapted = F.normalize(taught._learner.method.network.adapt(samples.x(), batch), dim=2)
     for query, one in enumerate(found):
         assert one.prediction == taught.predict(x)[query]
         assert one.probability == pytest.approx(taught.predict_proba(x)[query].max())

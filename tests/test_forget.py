@@ -11,7 +11,7 @@ from mtn import MTNClassifier
 from mtn.errors import InputError
 from mtn.methods import METHODS, Method
 
-QUICK = {"method.size": "small", "train.epochs": 2, "method.units": 40}
+QUICK = {"method.size": "small", "train.epochs": 2, "train.min_steps": 0, "method.units": 40}
 ARRAYS = cluster_arrays()
 X, Y = ARRAYS["x_train"], np.array([f"class {label}" for label in ARRAYS["y_train"]])
 GONE = "class 3"

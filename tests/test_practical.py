@@ -60,7 +60,7 @@ def test_the_space_evens_the_spread_within_classes_out(configure) -> None:
 
 
 def test_few_samples_leave_the_space_nearly_as_it_is(configure) -> None:
-    moments, spread = gaussian(configure, 4)
+    moments, _ = gaussian(configure, 4)
     few = moments.space()[1].diagonal()
     many = gaussian(configure, 4000)[0].space()[1].diagonal()
     assert few.max() / few.min() < many.max() / many.min()

@@ -137,8 +137,9 @@ def recipe(name: str, overrides: Iterable[str] = ()) -> Config:
 
 
 def classifier(changes: Mapping[str, Any]) -> Config:
-    """What MTNClassifier learns by: the recipe `practical`, if there is one, with dotted keys changed."""
-    values = _read("practical") if "practical" in recipe_names() else {"stream": {"data": "none"}}
+    """What MTNClassifier learns by: its method's recipe if there is one, else the defaults, with dotted keys changed."""
+    name = changes["method.name"]
+    values = _read(name) if name in recipe_names() else {"stream": {"data": "none"}}
     for key, value in changes.items():
         _put(values, key, value)
     return parse(values, "MTNClassifier")
