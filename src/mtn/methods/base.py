@@ -75,7 +75,7 @@ class Method(nn.Module):
         return (Stage(),)
 
     def held_out(self, task: Task, memory: Memory) -> Tensor:
-        """M: the exemplars that no stage may see but one that asks for what is held out."""
+        """M: exemplars no stage sees, nor finds as neighbours, but one that asks for what is held out."""
         return torch.zeros(len(memory), dtype=torch.bool)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
