@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtn.compare import MARK, compare
-from mtn.config import Config
+from mtn.compare import MARK, cell, compare
+from mtn.config import Config, recipe
 from mtn.errors import InputError
 from mtn.methods import METHODS
 from test_cli import TINY, call  # noqa: F401 (a fixture)
@@ -100,3 +100,12 @@ def test_all_methods_are_the_whole_table(call, clusters: Path, tmp_path: Path) -
     assert code == 2
     assert json.loads((tmp_path / "all" / MARK).read_text())["methods"] == list(METHODS)
     assert all(f"{name}-seed0: device" in error.replace("\n", " ") for name in METHODS)
+
+
+def test_a_method_with_a_recipe_of_its_own_brings_its_values(configure) -> None:
+    config = configure()
+    mine = cell(config, "practical", 3, 1)
+    assert (mine.train, mine.method.size) == (recipe("practical").train, "small")
+    assert (mine.memory, mine.stream.data, mine.seed, mine.stream.order) == (config.memory, config.stream.data, 3, 1)
+    changed = recipe("practical", ["train.min_steps=7"])
+    assert cell(changed, "practical", 0, 1993).train.min_steps == 7

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mtn import checkpoint, datasets
-from mtn.config import Config
+from mtn.config import Config, recipe, recipe_names
 from mtn.errors import InputError
 from mtn.learn import find_device, look, make_folder, run
 from mtn.methods import find
@@ -156,10 +156,13 @@ def _name(config: Config, several: bool) -> str:
 
 
 def cell(config: Config, method: str, seed: int, order: int | str) -> Config:
-    """The configuration of one run; a recipe's loss goes only to methods that leave the choice."""
-    takes = config.train.loss in find(method).losses
+    """The configuration of one run. A method with a recipe of its own brings its values; a recipe's loss goes only to
+    methods that leave the choice."""
     values = config.model_dump(exclude_none=True)
-    if not takes:
+    if method in recipe_names() and config.method.name != method:
+        own = recipe(method).model_dump(exclude_none=True)
+        values |= {"method": own["method"], "train": own["train"]}
+    elif config.train.loss not in find(method).losses:
         values["train"].pop("loss", None)
     return Config.model_validate(values).replace(seed=seed, method={"name": method}, stream={"order": order})
 
