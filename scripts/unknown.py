@@ -2,8 +2,8 @@
 
 python scripts/unknown.py clinc150_minilm.npz [--split test] [--seeds 0,1,2]
 
-The file has x_train, y_train, x_val, x_test, y_val, y_test, and queries of no class in x_oos_val, x_oos_test. Half the classes
-are taught first, the rest in five calls, with 10 exemplars a class.
+The file has x_train, y_train, x_val, x_test, y_val, y_test, and queries of no class in x_oos_val, x_oos_test. Half the
+classes are taught first, the rest in five calls, with 10 exemplars a class.
 """
 
 import argparse

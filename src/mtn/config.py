@@ -137,7 +137,7 @@ def recipe(name: str, overrides: Iterable[str] = ()) -> Config:
 
 
 def classifier(changes: Mapping[str, Any]) -> Config:
-    """What MTNClassifier learns by: its method's recipe if there is one, else the defaults, with dotted keys changed."""
+    """What MTNClassifier learns by: its method's own recipe, else the defaults, with dotted keys changed."""
     name = changes["method.name"]
     values = _read(name) if name in recipe_names() else {"stream": {"data": "none"}}
     for key, value in changes.items():
