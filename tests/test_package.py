@@ -1,6 +1,7 @@
 """The wheel in an environment of its own, and the promises of README and Makefile."""
 
 import re
+import shlex
 import subprocess
 import sys
 import venv
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mtn import commands
 from mtn.datasets import arrays
 from mtn.version import __version__
+from test_cli import mtn
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -50,7 +53,29 @@ def test_the_demo_is_the_command_the_readme_shows() -> None:
     assert command in output("make", "--dry-run", "demo", cwd=ROOT).replace(".venv/bin/", "")
 
 
-@pytest.mark.parametrize("command", [line for line in readme_commands() if not line.endswith("--out runs/demo")])
+def on_a_model(command: str) -> bool:
+    return "examples/" in command or command.split()[1] in commands.COMMANDS
+
+
+def test_the_commands_on_a_model_run_one_after_the_other(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    short = ["--set", "train.epochs=1", "--set", "method.size=small"]
+    for line in filter(on_a_model, readme_commands()):
+        program, *words = shlex.split(line)
+        if program == "python":
+            output(sys.executable, *words, cwd=tmp_path)
+            continue
+        new = words[0] == "learn" and not Path(words[1]).exists()
+        code, said, errors = mtn(*words, *(short if new else []), capsys=capsys, monkeypatch=monkeypatch)
+        assert code == 0 and not errors and said
+    assert "lesson" in said and Path("why.png").is_file()
+
+
+OTHERS = [line for line in readme_commands() if not (line.endswith("--out runs/demo") or on_a_model(line))]
+
+
+@pytest.mark.parametrize("command", OTHERS)
 def test_a_command_of_the_readme_runs(command: str, tmp_path: Path, clusters: Path) -> None:
     """With small data in place of the reader's."""
     (tmp_path / "my.npz").write_bytes(clusters.read_bytes())
@@ -63,6 +88,9 @@ def test_a_command_of_the_readme_runs(command: str, tmp_path: Path, clusters: Pa
 
 def test_the_python_of_the_readme_runs(tmp_path: Path, clusters: Path) -> None:
     (tmp_path / "my.npz").write_bytes(clusters.read_bytes())
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    use, code = re.findall(r"```python\n(.*?)```", README, re.S)
+    given = "import numpy as np; d = np.load('my.npz'); X, y = X_new, y_new = d['x_train'], d['y_train']\n"
+    assert "Neighbour(id=" in output(sys.executable, "-c", given + use, cwd=tmp_path)
+    assert (tmp_path / "my-vectors" / "model.json").is_file()
     code = code.replace('"memory.total=60"', '"memory.total=60", "train.min_steps=50"')
     assert 50 < float(output(sys.executable, "-c", code, cwd=tmp_path).split()[0]) <= 100

@@ -32,12 +32,15 @@ def write(path: Path, fill: Callable[[Path], object]) -> None:
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Only one process at a time may write in `folder`; the system frees the lock however that process ends."""
-    handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
+    try:
+        handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise InputError(f"cannot write in the folder {folder}: {error.strerror}") from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"another process is at work in {folder}: wait for it, or give another --out") from None
+            raise InputError(f"another process is at work in {folder}: wait for it, or name another folder") from None
         yield
     finally:
         os.close(handle)

@@ -81,6 +81,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
     history_ : of each call of fit and partial_fit: samples, new classes, classes, and the accuracy on its samples of
         known classes (1 000 of them at the most) before they were learned.
     thumbnails_ : images of exemplars by id, for `mtn.evidence.plot`.
+    source_ : how the commands made the vectors, {"encoder": name} or {"columns": [...]}; empty: unknown.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         self._arrived = 0  # samples
         self._own_ids: dict[int, Id] = {}  # the caller's, of exemplars
         self._thumbnails: dict[int, np.ndarray] = {}
+        self.source_: dict[str, Any] = {}
         self.history_: list[dict[str, Any]] = []
         self.temperature_ = 1.0
         self.threshold_: float | None = None
@@ -468,6 +470,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
             "configuration": learner.config.model_dump(),
             "labels": {"kind": self._kind, "names": self._names},
             "features": {"count": self.n_features_in_, "names": list(getattr(self, "feature_names_in_", []))},
+            "source": self.source_,
             "calls": self._stops,
             "arrived": self._arrived,
             "ids": [[number, own] for number, own in self._own_ids.items()],
@@ -509,6 +512,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         if "past.x" in memory:
             x = memory["past.x"].numpy()
             it._learner.past = [Samples(x, np.arange(len(x)), memory["past.y"], memory["past.id"])]
+        it.source_ = {**facts.get("source", {})}
         it._kind, it._names = facts["labels"]["kind"], facts["labels"]["names"]
         it._learner.method.forgotten = {place for place, name in enumerate(it._names) if name is None}
         it._stops, it._arrived, it.history_ = facts["calls"], facts["arrived"], facts["history"]

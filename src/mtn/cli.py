@@ -12,8 +12,8 @@ import torch
 import typer
 from rich.console import Console
 
+from mtn import commands, config, datasets, learn, report
 from mtn import compare as comparison
-from mtn import config, datasets, learn, report
 from mtn.errors import InputError
 from mtn.methods import METHODS
 from mtn.progress import bar
@@ -87,6 +87,10 @@ def convert(
     """Turn an .npz into a folder of .npy files, which is read from disk as needed instead of loaded whole."""
     datasets.arrays.unpack(npz, folder)
     console.print(f"{folder}/: {', '.join(sorted(file.name for file in folder.iterdir()))}", highlight=False)
+
+
+for name, command in commands.COMMANDS.items():
+    app.command(name)(command)
 
 
 @app.callback(invoke_without_command=True)

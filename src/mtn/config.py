@@ -131,9 +131,17 @@ class Config(Section):
 def recipe(name: str, overrides: Iterable[str] = ()) -> Config:
     """The recipe called `name` (shipped, or a path) with `key=value` overrides applied."""
     values = _read(name)
-    for text in overrides:
-        _override(values, text)
+    for key, value in map(assignment, overrides):
+        _put(values, key, value)
     return parse(values, f"recipe {name!r}")
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """`key=value` as --set takes it."""
+    key, sign, value = text.partition("=")
+    if not sign:
+        raise InputError(f"--set takes key=value, got {text!r}")
+    return key.strip(), _value(value.strip())
 
 
 def classifier(changes: Mapping[str, Any]) -> Config:
@@ -212,14 +220,6 @@ _ALTERNATIVES = {
     "stream.first": ("stream.tasks",),
     "stream.step": ("stream.tasks",),
 }
-
-
-def _override(values: dict[str, Any], text: str) -> None:
-    key, sign, value = text.partition("=")
-    key = key.strip()
-    if not sign:
-        raise InputError(f"--set takes key=value, got {text!r}")
-    _put(values, key, _value(value.strip()))
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:

@@ -67,7 +67,7 @@ class MemoryTransformer(nn.Module):
 
     def tokens(self, query: Tensor, near: Tensor, labels: Tensor) -> Tensor:
         tokens = self.input(spread(torch.cat([query[:, None], near], dim=1)))  # B,T,E
-        added = [self.query.expand(len(query), 1, -1), torch.zeros_like(tokens[:, 1:])]
+        added = [self.query.expand(query.shape[0], 1, -1), torch.zeros_like(tokens[:, 1:])]
         if self.rank is not None:
             added[1] = added[1] + self.rank
         if self.labels is not None:
@@ -149,7 +149,7 @@ class Head(nn.Module):
 
 def vote(weights: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Sum of the neighbours' weights (B,K) by label (B,K) -> B,C."""
-    return torch.zeros(len(weights), classes, device=weights.device, dtype=weights.dtype).scatter_add(
+    return torch.zeros(weights.shape[0], classes, device=weights.device, dtype=weights.dtype).scatter_add(
         1, labels, weights
     )
 

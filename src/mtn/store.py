@@ -7,7 +7,9 @@ unpickled: a folder from a stranger is safe to open.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,35 @@ PARTIAL = re.compile(rf"\.({OURS.pattern}|model\.json|README\.md)\.partial")  # 
 
 Tensors = Mapping[str, Tensor]
 
+_held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
+"""Folders that this thread holds: in these it may save."""
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Lock a folder for longer than a save, so that load, change and save are one.
+
+    If there is no model in the end, what was made here goes again.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    _claim(folder)
+    with checkpoint.lock(folder):
+        token = _held.set(_held.get() | {folder})
+        try:
+            yield
+        finally:
+            _held.reset(token)
+            if not (folder / "model.json").exists():
+                with suppress(OSError):
+                    (folder / ".lock").unlink()
+                    for path in made:
+                        path.rmdir()
+
 
 def save(folder: Path, facts: Mapping[str, Any], parts: Mapping[str, Tensors], card: str) -> None:
     """`parts` are tensors by file: weights, memory. What else lies in the folder of a model is left alone."""
     _claim(folder)
-    with checkpoint.lock(folder):
+    with nullcontext() if folder in _held.get() else checkpoint.lock(folder):
         files = {name: _write(folder, name, tensors) for name, tensors in parts.items()}
         checkpoint.write_json(folder / "model.json", {"format": FORMAT, **facts, "files": files})
         checkpoint.write_text(folder / "README.md", card)
@@ -40,9 +66,8 @@ def save(folder: Path, facts: Mapping[str, Any], parts: Mapping[str, Tensors], c
 
 def load(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
     """The facts, and the tensors by file. An error names the file that is wrong."""
+    look(folder)
     index = folder / "model.json"
-    if not index.is_file():
-        raise InputError(f"{folder} holds no model: there is no file {index}")
     facts = checkpoint.read_json(index)
     if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
         raise InputError(f"{index} is damaged: it is not the index of a model")
@@ -53,6 +78,12 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
     except (KeyError, TypeError, AttributeError):
         raise InputError(f"{index} is damaged: it does not name its files") from None
     return facts, parts
+
+
+def look(folder: Path) -> None:
+    """An error where there is no model."""
+    if not (folder / "model.json").is_file():
+        raise InputError(f"{folder} holds no model: there is no file {folder / 'model.json'}")
 
 
 def _claim(folder: Path) -> None:

@@ -8,7 +8,7 @@ import shutil
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +25,14 @@ DAMAGE = (ValueError, OSError, EOFError, SyntaxError, RuntimeError, tokenize.Tok
 
 
 def load(path: Path) -> Data:
-    arrays = _read_folder(path) if path.is_dir() else _read_npz(path)
+    arrays = read(path, REQUIRED + OPTIONAL)
     _complete(arrays, path)
     if ("x_val" in arrays) != ("y_val" in arrays):
         raise InputError(f"{path} has one of x_val and y_val without the other")
     splits = [split for split in ("train", "val", "test") if f"x_{split}" in arrays]
     for split in splits:
         _check(arrays[f"x_{split}"], arrays[f"y_{split}"], split, arrays["x_train"], path)
-    names, numbered = _classes({name: _text(array, name, path) for name, array in arrays.items()}, splits, path)
+    names, numbered = _classes({name: text(array, name, path) for name, array in arrays.items()}, splits, path)
     samples, first_id = {}, 0
     for split in splits:
         x = arrays[f"x_{split}"]
@@ -40,6 +40,11 @@ def load(path: Path) -> Data:
         samples[split] = Samples(x, np.arange(len(x)), torch.from_numpy(numbered[split]), ids)
         first_id += len(x)
     return Data(samples["train"], samples.get("val"), samples["test"], names)
+
+
+def read(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Those of the named arrays that an .npz file or a folder of .npy files has."""
+    return _read_folder(path, names) if path.is_dir() else _read_npz(path, names)
 
 
 def unpack(npz: Path, folder: Path) -> None:
@@ -68,17 +73,22 @@ def _complete(names: Iterable[str], path: Path) -> None:
         raise InputError(f"{path} lacks {', '.join(missing)}; an .npz or a folder of .npy needs {', '.join(REQUIRED)}")
 
 
-def _read_folder(path: Path) -> dict[str, np.ndarray]:
-    files = {name: path / f"{name}.npy" for name in REQUIRED + OPTIONAL}
+def _read_folder(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    files = {name: path / f"{name}.npy" for name in names}
     present = {name: file for name, file in files.items() if file.is_file()}
 
     def mapped(name: str) -> np.ndarray:
-        return np.load(present[name], mmap_mode="r" if name.startswith("x_") else None, allow_pickle=False)
+        return np.load(present[name], mmap_mode="r" if name.startswith("x") else None, allow_pickle=False)
 
     return {name: _array(mapped, name, str(file)) for name, file in present.items()}
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
+def read_npy(path: Path) -> np.ndarray:
+    """One array, memory-mapped."""
+    return _array(lambda name: np.load(name, mmap_mode="r", allow_pickle=False), str(path), str(path))
+
+
+def _read_npz(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     with _open_zip(path) as archive:
         size = sum(entry.file_size for entry in archive.infolist())
     half_of_ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
@@ -88,7 +98,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
             f"make it a folder, which is memory-mapped: mtn convert {path} {path.with_suffix('')}"
         )
     with _opened(path) as file:
-        present = [name for name in REQUIRED + OPTIONAL if name in file.files]
+        present = [name for name in names if name in file.files]
         return {name: _array(file.__getitem__, name, f"{path}: {name}") for name in present}
 
 
@@ -110,7 +120,7 @@ def _array(read: Callable[[str], np.ndarray], name: str, where: str) -> np.ndarr
     return array
 
 
-def _text(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+def text(array: np.ndarray, name: str, path: Path) -> np.ndarray:
     """Bytes as the text they are."""
     try:
         return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
@@ -132,19 +142,30 @@ def _why(error: Exception) -> str:
 
 
 def _check(x: np.ndarray, y: np.ndarray, split: str, train: np.ndarray, path: Path) -> None:
-    """Every rule for a split, named with the array that breaks it."""
-    if x.ndim != 2 or x.dtype.kind not in "fiu" or 0 in x.shape:
-        raise InputError(f"{path}: x_{split} must be a matrix of numbers, got shape {x.shape} of {x.dtype}")
-    if y.ndim != 1 or y.dtype.kind not in "iuUS":
-        raise InputError(f"{path}: y_{split} must be a list of integers or strings, got shape {y.shape} of {y.dtype}")
-    if len(x) != len(y):
-        raise InputError(f"{path}: x_{split} and y_{split} must be equally long, got {len(x)} and {len(y)}")
+    check_matrix(x, f"x_{split}", path)
+    check_labels(y, len(x), f"x_{split}", f"y_{split}", path)
     if x.shape[1] != train.shape[1]:
         raise InputError(f"{path}: x_{split} must be as wide as x_train ({train.shape[1]}), got {x.shape[1]}")
+    check_finite(x, f"x_{split}", path)
+
+
+def check_matrix(x: np.ndarray, name: str, path: Path) -> None:
+    if x.ndim != 2 or x.dtype.kind not in "fiu" or 0 in x.shape:
+        raise InputError(f"{path}: {name} must be a matrix of numbers, got shape {x.shape} of {x.dtype}")
+
+
+def check_labels(y: np.ndarray, count: int, name_x: str, name_y: str, path: Path) -> None:
+    if y.ndim != 1 or y.dtype.kind not in "iuUS":
+        raise InputError(f"{path}: {name_y} must be a list of integers or strings, got shape {y.shape} of {y.dtype}")
+    if count != len(y):
+        raise InputError(f"{path}: {name_x} and {name_y} must be equally long, got {count} and {len(y)}")
+
+
+def check_finite(x: np.ndarray, name: str, path: Path) -> None:
     for start in range(0, len(x), 16 * CHUNK):
         bad = ~np.isfinite(x[start : start + 16 * CHUNK]).all(axis=1)
         if bad.any():
-            raise InputError(f"{path}: x_{split} has a NaN or infinite value in row {start + int(bad.argmax())}")
+            raise InputError(f"{path}: {name} has a NaN or infinite value in row {start + int(bad.argmax())}")
 
 
 def _classes(

@@ -1,0 +1,295 @@
+"""The commands around a model folder: each is MTNClassifier's own function, between reading and printing."""
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+
+from mtn import config, evidence, export, inputs, store
+from mtn.classifier import OWN_PARAMETERS, Label, MTNClassifier
+from mtn.errors import InputError
+from mtn.progress import bar
+
+PARAMETERS = dict(zip(OWN_PARAMETERS, ("method", "memory", "k", "random_state", "device"), strict=True))
+FIGURES = (".png", ".svg")
+DRAWN = 50
+"""Queries of a figure at the most: further ones would not fit into a PNG."""
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder.")]
+Asked = Annotated[list[Path], typer.Argument(metavar="INPUT...", help=f"Each {inputs.ASKING}.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+
+
+def learn(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder; made if it is not there.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help=inputs.TEACHING.capitalize() + ".")],
+    method: Annotated[str | None, typer.Option(help="Of a new model: a name of the methods table.")] = None,
+    memory: Annotated[int | None, typer.Option(help="Of a new model: exemplars it may remember.")] = None,
+    set_: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Of a new model: any key of a recipe; repeatable.")
+    ] = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """Teach a model the classes in DATA: new ones, more of known ones, or both."""
+    start = time.perf_counter()
+    with changing(model):
+        if (model / "model.json").exists():
+            _refuse_options(model, {"--method": method, "--memory": memory, "--set": set_})
+            classifier = MTNClassifier.load(model)
+        else:
+            classifier = _new(method, memory, set_)
+        with bar(Console(stderr=True)) as say:
+            found = inputs.to_learn(data, say)
+        classes = _teach(classifier, found, data)
+        classifier.save(model)
+    _list_skipped(found.skipped)
+    entry, seconds = classifier.history_[-1], time.perf_counter() - start
+    typer.echo(f"{model}: {classes} -> {entry['classes']} classes, {len(found)} samples, {seconds:.1f} s")
+    if entry["accuracy_before"] is not None:
+        typer.echo(f"accuracy on samples of known classes before learning: {_percent(entry['accuracy_before'])}")
+
+
+def predict(
+    model: Model,
+    asked: Asked,
+    as_json: AsJson = False,
+    unknown: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="What to answer where nothing known is near enough.")
+    ] = None,
+) -> None:
+    """Answer: the label of each input, its probability, and how little the input is like anything known."""
+    classifier = MTNClassifier.load(model)
+    found = _ask(classifier, asked)
+    label = None if unknown is None else _typed(classifier, unknown, or_text=True)
+    answers = classifier.predict(found.x, label).tolist()
+    probability, novelty = classifier.predict_proba(found.x).max(1), classifier.novelty(found.x)
+    if as_json:
+        for one in zip(found.ids or (), answers, probability.tolist(), novelty.tolist(), strict=True):
+            _print_json(dict(zip(("input", "label", "probability", "novelty"), one, strict=True)))
+        return
+    rows = zip(found.ids or (), answers, _round(probability), _round(novelty), strict=True)
+    _print_table(("input", "label", "probability", "novelty"), list(rows))
+
+
+def explain(
+    model: Model,
+    asked: Asked,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FIGURE", help="Draw the neighbours into this .png or .svg file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what answers rest on: the remembered neighbours, their similarity before and after the transformer."""
+    if out is not None and out.suffix.lower() not in FIGURES:
+        raise InputError(f"--out must end in {' or '.join(FIGURES)}, got {str(out)!r}")
+    classifier = MTNClassifier.load(model)
+    found = _ask(classifier, asked)
+    if out is not None and len(found) > DRAWN:
+        raise InputError(f"--out takes at most {DRAWN} inputs, got {len(found)}")
+    answers = classifier.explain(found.x)
+    for name, answer in zip(found.ids or (), answers, strict=True):
+        if as_json:
+            _print_json({"input": name, **asdict(answer)})
+            continue
+        typer.echo(f"{name}: {answer.prediction}, p = {answer.probability:.3f}, novelty {answer.novelty:.3f}")
+        rows = [(n.id, n.label, *_round((n.before, n.after, n.attention))) for n in answer.neighbours]
+        _print_table(("  neighbour", "label", "similarity", "once adapted", "attention"), rows, indent="  ")
+    if out is not None:
+        try:
+            evidence.plot(answers, classifier.thumbnails_, found.thumbnails).savefig(out)  # type: ignore[arg-type]
+        except OSError as error:
+            raise InputError(f"--out: {out} cannot be written: {error.strerror}") from None
+        typer.echo(f"{out}", err=as_json)
+
+
+def forget(model: Model, label: Annotated[str, typer.Argument(metavar="CLASS")]) -> None:
+    """Drop a class for good: its exemplars, its rows in the weights, its name."""
+    with changing(model, there=True):
+        classifier = MTNClassifier.load(model)
+        classifier.forget(_typed(classifier, label)).save(model)
+    typer.echo(f"{model}: {label!r} is forgotten, {len(classifier.classes_)} classes are left")
+
+
+def rename(
+    model: Model, old: Annotated[str, typer.Argument(metavar="OLD")], new: Annotated[str, typer.Argument(metavar="NEW")]
+) -> None:
+    """Give a class another name."""
+    with changing(model, there=True):
+        classifier = MTNClassifier.load(model)
+        classifier.rename(_typed(classifier, old), _typed(classifier, new)).save(model)
+    typer.echo(f"{model}: {old!r} is now {new!r}")
+
+
+def info(model: Model, as_json: AsJson = False) -> None:
+    """Say what a model knows, what it keeps, and how well it did so far."""
+    facts = about(MTNClassifier.load(model))
+    if as_json:
+        _print_json(facts)
+        return
+    memory, kept = facts["memory"], facts["kept"]
+    typer.echo(f"method {facts['method']}, vectors of {facts['features']} numbers" + _made(facts["source"]))
+    room = f"of {memory['total']} exemplars" if memory["total"] else f"exemplars, {memory['per_class']} a class"
+    typer.echo(f"memory {memory['exemplars']} {room}")
+    typer.echo(f"keeps {kept['total']} numbers, {kept['mb']} MB; temperature {facts['temperature']:.3g}")
+    if facts["weights"]:
+        typer.echo("weights " + ", ".join(f"{name} {value:.3g}" for name, value in facts["weights"].items()))
+    typer.echo()
+    _print_table(("class", "exemplars"), [(one["label"], one["exemplars"]) for one in facts["classes"]])
+    typer.echo()
+    rows = [
+        (number, call["samples"], call["new_classes"], call["classes"], _percent(call["accuracy_before"]))
+        for number, call in enumerate(facts["history"], 1)
+    ]
+    _print_table(("lesson", "samples", "new classes", "classes", "accuracy before"), rows)
+
+
+def export_(
+    model: Model, file: Annotated[Path, typer.Argument(metavar="FILE.onnx", help="The file to write.")]
+) -> None:
+    """Write the network as ONNX: query, neighbours, labels, mask -> scores in the order of the classes."""
+    if file.suffix.lower() != ".onnx":
+        raise InputError(f"FILE must end in .onnx, got {str(file)!r}")
+    apart = export.onnx(MTNClassifier.load(model), file)
+    checked = "not checked: onnxruntime is not there" if apart is None else f"within {apart:.0e} of torch's scores"
+    typer.echo(f"{file}: {checked}")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "learn": learn,
+    "predict": predict,
+    "explain": explain,
+    "forget": forget,
+    "rename": rename,
+    "info": info,
+    "export": export_,
+}
+
+
+def about(classifier: MTNClassifier) -> dict[str, Any]:
+    """What `mtn info` tells, as plain values."""
+    learner = classifier._learner
+    budget, counts = learner.config.memory, torch.bincount(learner.memory.y, minlength=len(classifier._names)).tolist()
+    weights = dict(learner.method.named_buffers()).get("weights")
+    return {
+        "method": classifier.method,
+        "features": classifier.n_features_in_,
+        "source": classifier.source_,
+        "classes": [{"label": classifier._names[at], "exemplars": counts[at]} for at in classifier._columns()],
+        "memory": {
+            "exemplars": len(learner.memory),
+            "total": budget.total,
+            "per_class": budget.per_class,
+        },
+        "kept": learner.kept(),
+        "temperature": classifier.temperature_,
+        "threshold": classifier.threshold_,
+        "weights": {} if weights is None else dict(zip(("prototypes", "network"), weights.tolist(), strict=False)),
+        "history": classifier.history_,
+    }
+
+
+@contextmanager
+def changing(model: Path, there: bool = False) -> Iterator[None]:
+    """Nobody else changes the model, which may have to be `there`, meanwhile; an interrupt is said in one line."""
+    if there:
+        store.look(model)
+    try:
+        with store.hold(model):
+            yield
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; {model} is as it was", err=True)
+        raise typer.Exit(130) from None
+
+
+def _new(method: str | None, memory: int | None, set_: Sequence[str]) -> MTNClassifier:
+    settings = dict(config.assignment(text) for text in set_)
+    own = {PARAMETERS[key]: settings.pop(key) for key in OWN_PARAMETERS if key in settings}
+    own |= {name: value for name, value in (("method", method), ("memory", memory)) if value is not None}
+    return MTNClassifier(**own, settings=settings or None)
+
+
+def _refuse_options(model: Path, options: dict[str, Any]) -> None:
+    given = [name for name, value in options.items() if value not in (None, [])]
+    if given:
+        raise InputError(f"{given[0]} is for a new model: {model} exists, and stays as it was made")
+
+
+def _teach(classifier: MTNClassifier, found: inputs.Inputs, data: Path) -> int:
+    """Classes known before."""
+    known = classifier.__sklearn_is_fitted__()
+    assert found.labels is not None
+    labels, before = found.labels.tolist(), 0
+    if known:
+        found = inputs.suit(found, data, classifier.n_features_in_, classifier.source_)
+        before = len(classifier.classes_)
+        typed = {label: _typed(classifier, label) if isinstance(label, str) else label for label in set(labels)}
+        labels = [typed[label] for label in labels]  # tables and folders have nothing but text
+    classifier.progress = True
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one sample are welcome
+        classifier.partial_fit(found.x, labels, ids=found.ids, thumbnails=found.thumbnails)
+    classifier.progress = False
+    if not known:
+        classifier.source_ = found.source
+    return before
+
+
+def _ask(classifier: MTNClassifier, paths: Sequence[Path]) -> inputs.Inputs:
+    with bar(Console(stderr=True)) as say:
+        parts = [
+            inputs.suit(inputs.to_ask(path, say), path, classifier.n_features_in_, classifier.source_) for path in paths
+        ]
+    found = inputs.Inputs.join(parts)
+    _list_skipped(found.skipped)
+    return found
+
+
+def _typed(classifier: MTNClassifier, text: str, or_text: bool = False) -> Label:
+    """A label as typed -> of the type of the model's labels."""
+    kind = classifier._kind
+    try:
+        if kind == "bool":
+            return {"True": True, "False": False}[text]
+        return {"str": str, "int": int, "float": float}[kind](text)
+    except (ValueError, KeyError):
+        if or_text:
+            return text
+        raise InputError(f"labels of this model are of type {kind}, got {text!r}") from None
+
+
+def _list_skipped(skipped: Sequence[str]) -> None:
+    for line in skipped:
+        typer.echo(f"left out: {line}", err=True)
+
+
+def _made(source: dict[str, Any]) -> str:
+    if source.get("encoder"):
+        return f", made from images by the encoder {source['encoder']!r}"
+    return ", from the columns of a table" if source.get("columns") else ""
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.1f} %"
+
+
+def _round(values: Iterable[float | None]) -> list[str | None]:
+    return [None if value is None else f"{value:.3f}" for value in values]
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[Any]], indent: str = "") -> None:
+    lines = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [header, *([indent + line[0], *line[1:]] for line in lines)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    for row in cells:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
