@@ -96,7 +96,7 @@ class Practical(Method):
         self.network = MTN(dimension, config)
         self.register_buffer("taught", torch.zeros(0, dtype=torch.bool))  # classes the task has samples of
         self.register_buffer("weights", torch.tensor([1.0, 0.0]))  # of prototypes and network
-        self._placed: Tensor | None = None  # the prototypes in the space, as they were when the task began or ended
+        self._placed: Tensor | None = None  # directions of the prototypes in the space, when the task began or ended
 
     def begin_task(self, task: Task) -> None:
         super().begin_task(task)
@@ -133,21 +133,20 @@ class Practical(Method):
             x, y = torch.cat([x, self.moments.draw(drawn)]), torch.cat([y, drawn])
             evenly = torch.zeros_like(share).index_fill_(0, others, DRAWN / len(others))
             share = (len(batch.y) * share + evenly) / len(y)
-        taught = self.taught.nonzero().squeeze(1)
-        rows = self.placed().index_put((taught,), self.moments.place(self.prototypes[taught]))
-        return losses.balanced_cross_entropy(self.cosines(x, rows), y, share)
+        unit, taught = F.normalize(x, dim=1), self.taught.nonzero().squeeze(1)
+        moving = F.normalize(self.moments.place(self.prototypes[taught]), dim=1)
+        cosines = (unit @ self.placed().T).index_copy(1, taught, unit @ moving.T)
+        return losses.balanced_cross_entropy(self.log_scale.exp() * cosines, y, share)
 
     def placed(self) -> Tensor:
         if self._placed is None:
-            self._placed = self.moments.place(self.prototypes.detach())
+            self._placed = F.normalize(self.moments.place(self.prototypes.detach()), dim=1)
         return self._placed
-
-    def cosines(self, placed: Tensor, rows: Tensor) -> Tensor:
-        return self.log_scale.exp() * F.normalize(placed, dim=1) @ F.normalize(rows, dim=1).T
 
     def parts(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         """2,B,C: what prototypes and network score."""
-        return torch.stack([self.cosines(self.moments.place(x), self.placed()), self.network.scores(x, neighbours)])
+        cosines = F.normalize(self.moments.place(x), dim=1) @ self.placed().T
+        return torch.stack([self.log_scale.exp() * cosines, self.network.scores(x, neighbours)])
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         return torch.tensordot(self.weights, self.parts(x, neighbours), 1)
