@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mtn
@@ -383,3 +388,22 @@ def test_every_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monk
     old = some(0, 1, 2, 3)
     exec(code, {"X": X[old], "y": Y[old], "X_new": X[~old], "y_new": Y[~old]})
     assert (tmp_path / "evidence.png").stat().st_size > 1000
+
+
+# ---- among scikit-learn's own
+
+
+def test_in_a_pipeline_and_cross_validated() -> None:
+    it = make_pipeline(StandardScaler(), classifier())
+    assert cross_val_score(it, X, Y, cv=3).mean() > 0.8
+    assert clone(it).fit(X, Y).predict(TEST).shape == TRUE.shape
+
+
+def test_a_table_with_named_columns() -> None:
+    names = [f"feature {place}" for place in range(X.shape[1])]
+    it = classifier().fit(pd.DataFrame(X, columns=names), pd.Series(Y))
+    assert it.feature_names_in_.tolist() == names
+    table = pd.DataFrame(TEST, columns=names)
+    assert np.array_equal(it.predict(table), classifier().fit(X, Y).predict(TEST))
+    with pytest.raises(ValueError, match="feature names should match"):
+        it.predict(table[names[::-1]])
