@@ -18,7 +18,6 @@ from mtn.methods.practical import Practical
 from mtn.methods.ssil import SSIL
 
 METHODS: dict[str, type[Method]] = {
-    "practical": Practical,
     "mtn": MTN,
     "ssil": SSIL,
     "ccil": CCIL,
@@ -38,6 +37,7 @@ METHODS: dict[str, type[Method]] = {
     "lwf": LwF,
     "finetune": FineTune,
     "joint": Joint,
+    "practical": Practical,
 }
 
 __all__ = ["METHODS", "Batch", "LinearHead", "Method", "Stage", "check", "class_means", "find", "make"]
