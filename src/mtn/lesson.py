@@ -109,10 +109,11 @@ def prepare(
     The old model looks up only exemplars of classes it knows (docs/design.md, choice 6).
     """
     train, k, device = config.train, config.method.k, method.seen.device
-    shown = memory.part(~method.held_out(task, memory))  # what is held out is nobody's neighbour either
+    held = method.held_out(task, memory)
+    shown = memory.part(~held) if held.any() else memory  # what is held out is nobody's neighbour either
     known = int((shown.y < task.old).sum())
 
-    first, second = _pools(task, stage, method, memory, past)
+    first, second = _pools(task, stage, held, memory, past)
     size = min(train.batch, len(first))
     steps = max(math.ceil(stage.epochs * train.epochs * len(first) / size), train.min_steps)
 
@@ -138,11 +139,9 @@ def prepare(
     return Lesson(new, replay, _share(new, replay, task.seen).to(device), steps)
 
 
-def _pools(
-    task: Task, stage: Stage, method: Method, memory: Memory, past: Sequence[Samples]
-) -> tuple[Samples, Samples]:
+def _pools(task: Task, stage: Stage, held: Tensor, memory: Memory, past: Sequence[Samples]) -> tuple[Samples, Samples]:
     """What a stage is about, and what is replayed beside it."""
-    exemplars, held = memory.samples(), method.held_out(task, memory)
+    exemplars = memory.samples()
     free = {"nothing": held & ~held, "old": ~held & (memory.y < task.old), "all": ~held}[stage.replays]
     if stage.sees == "held out":
         first = exemplars.select(held)
