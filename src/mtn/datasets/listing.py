@@ -1,0 +1,113 @@
+"""What a data set lists before anything is read: items with an id, a label and a split each, and where each one is."""
+
+import threading
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from mtn import images
+
+
+class Place(ABC):
+    """Where an item is. Small: a data set has millions."""
+
+    @abstractmethod
+    def load(self) -> Image.Image | str:
+        """The item, or `images.Unreadable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class File(Place):
+    path: str
+
+    def load(self) -> Image.Image:
+        return images.decode(Path(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Place):
+    """Bytes of a file: a member of a tar, without a copy."""
+
+    path: str
+    start: int
+    size: int
+
+    def read(self) -> bytes:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.start)
+                return file.read(self.size)
+        except OSError as error:
+            raise images.Unreadable(str(error.strerror)) from None
+
+    def load(self) -> Image.Image:
+        return images.decode(self.read())
+
+
+@dataclass(frozen=True, slots=True)
+class Member(Place):
+    """A member of a zip file."""
+
+    path: str
+    name: str
+
+    def load(self) -> Image.Image:
+        try:
+            return images.decode(_archive(self.path).read(self.name))
+        except (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
+            raise images.Unreadable(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels(Place):
+    """H,W,3 bytes of a file as they are, channel after channel (CIFAR)."""
+
+    path: str
+    start: int
+    side: int
+
+    def load(self) -> Image.Image:
+        content = Slice(self.path, self.start, 3 * self.side**2).read()
+        if len(content) < 3 * self.side**2:
+            raise images.Unreadable("the file ends before it")
+        return Image.fromarray(np.frombuffer(content, np.uint8).reshape(3, self.side, self.side).transpose(1, 2, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence(Place):
+    text: str
+
+    def load(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Listing:
+    """N items, in an order that depends on nothing but the data set."""
+
+    ids: Sequence[str]  # unique: paths from the data set's root, in the end
+    labels: Sequence[str]
+    splits: Sequence[str]  # train, val, test; others are kept and not learned from
+    places: Sequence[Place]
+    kind: Literal["image", "text"] = "image"
+    names: dict[str, str] = field(default_factory=dict)  # label -> what people call it, where the data set says so
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+_open = threading.local()
+
+
+def _archive(path: str) -> zipfile.ZipFile:
+    """One a thread: reading moves its position."""
+    if getattr(_open, "path", None) != path:
+        _open.path, _open.archive = path, zipfile.ZipFile(path)
+    archive: zipfile.ZipFile = _open.archive
+    return archive

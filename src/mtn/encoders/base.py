@@ -1,0 +1,37 @@
+"""What makes vectors of pictures or sentences."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from PIL import Image
+
+Item = Image.Image | str
+"""A picture, or a sentence."""
+
+
+class Encoder(ABC):
+    """Items -> vectors of length D. It is frozen: the same item gives the same vector.
+
+    `prepare` is asked for one item at a time, by several threads at once; `encode` by one thread, for a batch of what
+    `prepare` gave.
+    """
+
+    kind: ClassVar[Literal["image", "text"]] = "image"
+    dimension: int
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Name, checksum or revision of the weights, preprocessing: plain values, recorded with every vector.
+
+        Two encoders whose identities agree in all but `name` make the same vectors.
+        """
+
+    @abstractmethod
+    def prepare(self, item: Item) -> Any:
+        """An item as `encode` takes it: an array of one shape, or a sentence."""
+
+    @abstractmethod
+    def encode(self, batch: Sequence[Any]) -> np.ndarray:
+        """N,D float32."""

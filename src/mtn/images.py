@@ -1,0 +1,51 @@
+"""A file, or its bytes, -> a picture, or one line why not."""
+
+import io
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""All that Pillow may try: it also knows formats that start other programs."""
+MOST_PIXELS = 100_000_000
+"""Of a picture: its size is told before anything is unpacked, and beyond this nothing is."""
+DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error, zlib.error)
+"""What Pillow raises on a broken file."""
+
+
+class Unreadable(Exception):
+    """Says in one line why there is no picture; who knows the path adds it."""
+
+
+def decode(source: Path | bytes) -> Image.Image:
+    """The picture, unpacked and upright, in the mode it came in."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd metadata, and of sizes that we limit ourselves
+            file = io.BytesIO(source) if isinstance(source, bytes) else source
+            with Image.open(file, formats=FORMATS) as image:
+                width, height = image.size
+                if width * height > MOST_PIXELS:
+                    raise Unreadable(f"{width} x {height} pixels are more than {MOST_PIXELS:,}: shrink it first")
+                return ImageOps.exif_transpose(image)
+    except Image.UnidentifiedImageError:
+        raise Unreadable(f"it is not an image ({', '.join(FORMATS)})") from None
+    except (*DAMAGE, Image.DecompressionBombError) as error:
+        raise Unreadable((str(error).splitlines() or [type(error).__name__])[0]) from None
+
+
+def coloured(image: Image.Image) -> Image.Image:
+    """RGB: what is clear becomes white, 16 bits become 8."""
+    if image.mode.startswith("I"):  # Pillow would cut off instead of scale
+        return Image.fromarray((np.asarray(image, np.float32) / 257).clip(0, 255).round().astype(np.uint8)).convert(
+            "RGB"
+        )
+    if image.has_transparency_data:
+        clear = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
+    return image.convert("RGB")
