@@ -49,3 +49,8 @@ def coloured(image: Image.Image) -> Image.Image:
         clear = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
     return image.convert("RGB")
+
+
+def thumbnail(image: Image.Image, side: int = 64) -> np.ndarray:
+    """S,S,3 uint8: the middle of the picture."""
+    return np.asarray(ImageOps.fit(coloured(image), (side, side)))

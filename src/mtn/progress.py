@@ -15,12 +15,19 @@ def silent(what: str, done: int, of: int) -> None:
     """Says nothing."""
 
 
+class Rate(progress.ProgressColumn):
+    """So many a second."""
+
+    def render(self, task: progress.Task) -> str:
+        return f"{task.speed:.0f}/s" if task.speed and task.speed >= 1 else ""
+
+
 @contextmanager
 def bar(console: Console) -> Iterator[Progress]:
     """A line for each thing that goes on: what, how far, how long still."""
     text = progress.TextColumn("{task.description}")
     shown = (progress.BarColumn(), progress.MofNCompleteColumn())
-    times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+    times = (Rate(), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     with progress.Progress(
         text, *shown, *times, console=console, transient=True, disable=not console.is_terminal
     ) as it:

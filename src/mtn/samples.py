@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,11 +13,20 @@ CHUNK = 1024
 """Samples handled at once wherever a whole split is walked: bounds memory, keeps matrix products large."""
 
 
+class Matrix(Protocol):
+    """N,D: an array, or the rows of several files as if they were one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, rows: Any, /) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Samples:
     """Some rows of a feature matrix that may lie on disk; vectors are read, widened and scaled only when asked for."""
 
-    source: np.ndarray  # all rows, any real type, perhaps memory-mapped
+    source: Matrix  # all rows, any real type, perhaps memory-mapped
     rows: np.ndarray  # N: which of them
     y: Tensor  # N: class
     id: Tensor  # N: travels with a sample for ever

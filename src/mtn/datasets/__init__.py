@@ -1,9 +1,9 @@
-"""What the world gives us -> `Data`. A name of the table below, an .npz file, or a folder of .npy files."""
+"""What the world gives us -> `Data`. A name of the table below, an .npz file, a folder of .npy files, or a store."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from mtn.datasets import arrays, glyphs
+from mtn.datasets import arrays, glyphs, shards
 from mtn.errors import InputError, closest
 from mtn.progress import Progress, silent
 from mtn.samples import Data
@@ -19,6 +19,8 @@ def load(data: str, say: Progress = silent) -> Data:
     if data in DATASETS:
         return arrays.load(DATASETS[data](say))
     path = Path(data).expanduser()
+    if shards.is_store(path):
+        return shards.load(path, say).data()
     if path.exists():
         return arrays.load(path)
     hint = "" if "/" in data or path.suffix else f", nor is it a data set: {closest(data, DATASETS)}"

@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from PIL import Image
 
+from mtn import images
+
 Item = Image.Image | str
 """A picture, or a sentence."""
 
@@ -32,6 +34,16 @@ class Encoder(ABC):
     def prepare(self, item: Item) -> Any:
         """An item as `encode` takes it: an array of one shape, or a sentence."""
 
+    def thumbnail(self, item: Item) -> np.ndarray:
+        """A small picture of a picture, for figures and pages: S,S,3 uint8."""
+        assert isinstance(item, Image.Image)
+        return images.thumbnail(item)
+
     @abstractmethod
     def encode(self, batch: Sequence[Any]) -> np.ndarray:
         """N,D float32."""
+
+
+def differs(one: Any, other: Any) -> bool:
+    """Whether two identities are of encoders that make different vectors: what they are called does not matter."""
+    return {**one, "name": None} != {**other, "name": None}
