@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from mtn import calibration, checkpoint, config, lesson, store
+from mtn import calibration, checkpoint, config, encoders, lesson, store
 from mtn.errors import InputError, closest
 from mtn.evidence import Evidence, Neighbour
+from mtn.inputs import Inputs, Named, Reader
 from mtn.learn import Learner, versions
 from mtn.neighbours import Retrieval, nearest
 from mtn.progress import Progress, bar, silent
@@ -55,7 +57,10 @@ class Exemplar:
 
 
 class MTNClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier over feature vectors that keeps learning new classes, and shows what each answer rests on.
+    """A classifier that keeps learning new classes, and shows what each answer rests on.
+
+    X are feature vectors. With an encoder they may be images (paths, PIL images, uint8 arrays) or sentences, and in
+    any case the path of what the commands take: a folder, a table, a store.
 
     Parameters
     ----------
@@ -73,6 +78,8 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         Show on the terminal how far learning is.
     settings : dict or None
         Any other key of a recipe, dotted: {"train.min_steps": 100}.
+    encoder : str, callable, Encoder or None
+        What makes vectors of images or sentences: a name, a path, or a function (docs/encoders.md).
 
     Attributes
     ----------
@@ -81,7 +88,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
     history_ : of each call of fit and partial_fit: samples, new classes, classes, and the accuracy on its samples of
         known classes (1 000 of them at the most) before they were learned.
     thumbnails_ : images of exemplars by id, for `mtn.evidence.plot`.
-    source_ : how the commands made the vectors, {"encoder": name} or {"columns": [...]}; empty: unknown.
+    source_ : how the vectors were made, {"encoder": its identity, "kind": ...} or {"columns": [...]}; empty: unknown.
     """
 
     def __init__(
@@ -94,6 +101,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         device: str = "auto",
         progress: bool = False,
         settings: Mapping[str, Any] | None = None,
+        encoder: Named | None = None,
     ) -> None:
         self.method = method
         self.memory = memory
@@ -103,11 +111,12 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         self.device = device
         self.progress = progress
         self.settings = settings
+        self.encoder = encoder
 
     # ---- learning
 
     def fit(
-        self, X: Any, y: Any, *, ids: Sequence[Id] | None = None, thumbnails: np.ndarray | None = None
+        self, X: Any, y: Any = None, *, ids: Sequence[Id] | None = None, thumbnails: np.ndarray | None = None
     ) -> "MTNClassifier":
         """Learn anew, from these samples alone."""
         return self._learn(X, y, ids, thumbnails, anew=True)
@@ -115,7 +124,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
     def partial_fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         classes: Any = None,
         *,
         ids: Sequence[Id] | None = None,
@@ -124,7 +133,8 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         """Learn more: new classes, any number of them, and more samples of known ones.
 
         `classes` is not needed: it only checks y. `ids` name the samples in `explain` and `memory_`, in place of
-        running numbers. `thumbnails`, N,H,W or N,H,W,3 of uint8, are kept for the samples that are remembered.
+        running numbers. `thumbnails`, N,H,W or N,H,W,3 of uint8, are kept for the samples that are remembered. Without
+        y, X has labels of its own: it is the path of a folder, a table, a store.
         """
         if classes is not None and not np.isin(y, classes).all():
             unknown = np.setdiff1d(y, classes)[0]
@@ -133,20 +143,59 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
     def _learn(self, X: Any, y: Any, ids: Any, thumbnails: Any, *, anew: bool) -> "MTNClassifier":
         """On a copy that takes this one's place in the end: an error or an interrupt leaves everything as it was."""
-        student = copy.copy(self)
-        X, y = validate_data(student, X, y, reset=anew, dtype=[np.float64, np.float32])
+        student, found = copy.copy(self), self._read(X, labelled=True, anew=anew)
+        if y is None and found.labels is not None:
+            y = found.labels if anew else [self._typed(label) for label in found.labels.tolist()]
+        X, y = validate_data(student, found.x, y, reset=anew, dtype=[np.float64, np.float32])
         names, kind = _labels(y)
         if not anew and kind != self._kind:
             raise InputError(f"y must be of the same type as the labels before ({self._kind}), got {kind}")
         with torch.random.fork_rng(devices=[]):
             if anew:
                 student._start(kind)
+                student.source_ = found.source
             else:
                 student._learner = self._learner.copy()
                 student._names, student._stops = list(self._names), list(self._stops)
-            student._take(X, names, ids, thumbnails)
+            student._take(
+                X,
+                names,
+                found.ids if ids is None else ids,
+                found.thumbnails if thumbnails is None else thumbnails,
+            )
         self.__dict__ = student.__dict__
         return self
+
+    def _read(self, X: Any, labelled: bool = False, anew: bool = False) -> Inputs:
+        """Vectors as they are; all else through the encoder."""
+        if isinstance(X, Inputs):
+            return X
+        reader = self.reader(anew)
+        if not isinstance(X, str | Path):
+            return reader.given(X) or Inputs(X)
+        with _progress(self.progress) as say:
+            found = reader.to_learn(Path(X), say) if labelled else reader.to_ask(str(X), say)
+        for line in found.skipped:
+            warnings.warn(f"left out: {line}", stacklevel=4)
+        return found
+
+    def reader(self, anew: bool = False) -> Reader:
+        """What makes vectors of this model's inputs; `anew`: whatever it was taught with."""
+        if not self.__sklearn_is_fitted__():
+            return Reader(self.encoder, getattr(self, "source_", {}))
+        return Reader(self.encoder) if anew else Reader(self.encoder, self.source_, self.n_features_in_)
+
+    def _typed(self, label: Any) -> Label:
+        """A label as typed, or as tables and folders have it -> of the type of this model's labels."""
+        if not isinstance(label, str):
+            known: Label = label
+            return known
+        try:
+            if self._kind == "bool":
+                return {"True": True, "False": False}[label]
+            return {"str": str, "int": int, "float": float}[self._kind](label)
+        except (ValueError, KeyError):
+            raise InputError(f"labels of this model are of type {self._kind}, got {label!r}") from None
 
     def _start(self, kind: str) -> None:
         self._learner = Learner(self._configuration(), self.n_features_in_)
@@ -156,7 +205,6 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         self._arrived = 0  # samples
         self._own_ids: dict[int, Id] = {}  # the caller's, of exemplars
         self._thumbnails: dict[int, np.ndarray] = {}
-        self.source_: dict[str, Any] = {}
         self.history_: list[dict[str, Any]] = []
         self.temperature_ = 1.0
         self.threshold_: float | None = None
@@ -354,7 +402,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if not self._live():
             raise InputError("every class has been forgotten: teach one first")
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        X = validate_data(self, self._read(X).x, reset=False, dtype=[np.float64, np.float32])
         nobody = torch.full((len(X),), -1)
         return Samples(X, np.arange(len(X)), nobody, nobody)
 
@@ -462,7 +510,9 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
     def save(self, folder: str | Path) -> None:
         """Write the model into a folder, new or holding an older state of it. A kill leaves the old or the new one."""
-        check_is_fitted(self)
+        if not self.__sklearn_is_fitted__():  # of what it will be
+            facts = {"versions": versions(), "parameters": self._parameters(), "source": getattr(self, "source_", {})}
+            return store.save(Path(folder), facts, {}, "# A classifier that has been taught nothing yet\n")
         learner = self._learner
         facts = {
             "versions": versions(),
@@ -486,18 +536,27 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         store.save(Path(folder), facts, {"weights": learner.method.state_dict(), "memory": memory}, self._card())
 
     @classmethod
-    def load(cls, folder: str | Path) -> "MTNClassifier":
-        """The model saved in a folder: its answers are those it had, bit for bit."""
+    def load(cls, folder: str | Path, encoder: Named | None = None) -> "MTNClassifier":
+        """The model saved in a folder: its answers are those it had, bit for bit.
+
+        `encoder` tells where the model's encoder is now, if not where it was.
+        """
         folder = Path(folder)
         facts, parts = store.load(folder)
         try:
-            return cls._from(facts, parts)
+            it = cls._from(facts, parts)
+            it.encoder = encoder or it.encoder
+            return it
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             raise InputError(f"{folder / 'model.json'} is damaged: {type(error).__name__} {error}") from None
 
     @classmethod
     def _from(cls, facts: dict[str, Any], parts: dict[str, dict[str, Tensor]]) -> "MTNClassifier":
-        it, memory = cls(**facts["parameters"]), parts["memory"]
+        it = cls(**facts["parameters"])
+        it.source_ = _source(facts.get("source", {}))
+        if "labels" not in facts:
+            return it
+        memory = parts["memory"]
         chosen = config.parse(facts["configuration"], "model.json")
         module, colon, _ = chosen.method.name.partition(":")
         if colon and module not in sys.modules:  # nothing is run because a file says so
@@ -512,7 +571,6 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         if "past.x" in memory:
             x = memory["past.x"].numpy()
             it._learner.past = [Samples(x, np.arange(len(x)), memory["past.y"], memory["past.id"])]
-        it.source_ = {**facts.get("source", {})}
         it._kind, it._names = facts["labels"]["kind"], facts["labels"]["names"]
         it._learner.method.forgotten = {place for place, name in enumerate(it._names) if name is None}
         it._stops, it._arrived, it.history_ = facts["calls"], facts["arrived"], facts["history"]
@@ -524,8 +582,10 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
     def _parameters(self) -> dict[str, Any]:
         parameters = self.get_params(deep=False)
-        if not isinstance(self.random_state, int | None):
+        if not isinstance(self.random_state, int | None) and self.__sklearn_is_fitted__():
             parameters["random_state"] = self._learner.config.seed
+        if not isinstance(self.encoder, str | None):  # a function is given again when the model is loaded
+            parameters["encoder"] = None
         try:
             plain: dict[str, Any] = json.loads(json.dumps(parameters))
         except TypeError as error:
@@ -553,6 +613,13 @@ classifier.predict(X)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_learner")
+
+
+def _source(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Models of earlier versions have no more than the name of the one encoder there was."""
+    if recorded.get("encoder") == "glyph":
+        return {"encoder": encoders.load("glyph").identity(), "kind": "image"}
+    return {**recorded}
 
 
 @contextmanager

@@ -13,47 +13,118 @@ import torch
 import typer
 from rich.console import Console
 
-from mtn import config, evidence, export, inputs, store
+from mtn import config, encoders, evidence, export, inputs, store
+from mtn import extract as extraction
 from mtn.classifier import OWN_PARAMETERS, Label, MTNClassifier
+from mtn.datasets import sources
 from mtn.errors import InputError
 from mtn.progress import bar
 
 PARAMETERS = dict(zip(OWN_PARAMETERS, ("method", "memory", "k", "random_state", "device"), strict=True))
 FIGURES = (".png", ".svg")
+SHOWN = 20
+"""Lines about things left out: a file has them all."""
 DRAWN = 50
 """Queries of a figure at the most: further ones would not fit into a PNG."""
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder.")]
-Asked = Annotated[list[Path], typer.Argument(metavar="INPUT...", help=f"Each {inputs.ASKING}.")]
+Asked = Annotated[list[str], typer.Argument(metavar="INPUT...", help=f"Each {inputs.ASKING}.")]
+Encoder = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="What makes vectors of images or sentences; of an old model, where it is now."),
+]
+Method = Annotated[str | None, typer.Option(help="Of a new model: a name of the methods table.")]
+Exemplars = Annotated[int | None, typer.Option(help="Of a new model: exemplars it may remember.")]
+Settings = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Of a new model: any key of a recipe; repeatable.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail if anything cannot be read.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
 
 
 def learn(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder; made if it is not there.")],
     data: Annotated[Path, typer.Argument(metavar="DATA", help=inputs.TEACHING.capitalize() + ".")],
-    method: Annotated[str | None, typer.Option(help="Of a new model: a name of the methods table.")] = None,
-    memory: Annotated[int | None, typer.Option(help="Of a new model: exemplars it may remember.")] = None,
-    set_: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Of a new model: any key of a recipe; repeatable.")
-    ] = [],  # noqa: B006 (typer copies it)
+    method: Method = None,
+    memory: Exemplars = None,
+    set_: Settings = [],  # noqa: B006 (typer copies it)
+    encoder: Encoder = None,
+    strict: Strict = False,
 ) -> None:
     """Teach a model the classes in DATA: new ones, more of known ones, or both."""
     start = time.perf_counter()
     with changing(model):
         if (model / "model.json").exists():
             _refuse_options(model, {"--method": method, "--memory": memory, "--set": set_})
-            classifier = MTNClassifier.load(model)
+            classifier = MTNClassifier.load(model, encoder)
         else:
-            classifier = _new(method, memory, set_)
+            classifier = _new(method, memory, set_, encoder)
         with bar(Console(stderr=True)) as say:
-            found = inputs.to_learn(data, say)
-        classes = _teach(classifier, found, data)
+            found = classifier.reader().to_learn(data, say)
+        _list_skipped(found.skipped)
+        if strict and found.skipped:
+            raise InputError(f"--strict: {len(found.skipped)} things in {data} cannot be used; {model} is as it was")
+        classes = len(classifier.classes_) if classifier.__sklearn_is_fitted__() else 0
+        classifier.progress = True
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one sample are welcome
+            classifier.partial_fit(found)
+        classifier.progress = False
         classifier.save(model)
-    _list_skipped(found.skipped)
     entry, seconds = classifier.history_[-1], time.perf_counter() - start
     typer.echo(f"{model}: {classes} -> {entry['classes']} classes, {len(found)} samples, {seconds:.1f} s")
+    if not classes and encoder is None and classifier.encoder is None and found.source.get("encoder"):
+        typer.echo(f"encoder {found.source['encoder']['name']!r}, as none was named; mtn new starts a model with another")
     if entry["accuracy_before"] is not None:
         typer.echo(f"accuracy on samples of known classes before learning: {_percent(entry['accuracy_before'])}")
+
+
+def new(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder to make.")],
+    encoder: Annotated[str, typer.Option(metavar="NAME", help="What makes vectors of images or sentences.")],
+    method: Method = None,
+    memory: Exemplars = None,
+    set_: Settings = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """Start a model that has been taught nothing yet."""
+    if (model / "model.json").exists():
+        raise InputError(f"{model} exists already: teach it with mtn learn, or name another folder")
+    classifier = _new(method, memory, set_, encoder)
+    classifier._configuration()
+    known = classifier.reader().any()
+    classifier.source_ = {"encoder": known.identity(), "kind": known.kind}
+    with changing(model):
+        classifier.save(model)
+    typer.echo(f"{model}: takes {inputs.PLURAL[known.kind]}, {known.dimension} numbers each; next: mtn learn {model} DATA")
+
+
+def extract(
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA...", help="A folder, zip, table or data set; LAYOUT:PATH names its layout.")
+    ],
+    encoder: Annotated[str, typer.Option(metavar="NAME", help="What makes vectors of images or sentences.")],
+    out: Annotated[Path, typer.Option(metavar="STORE", help="The folder to make; an unfinished one is gone on with.")],
+    strict: Strict = False,
+) -> None:
+    """Turn images or sentences into vectors on disk, which are taken wherever vectors are."""
+    start = time.perf_counter()
+    try:
+        with bar(Console(stderr=True)) as say:
+            listing = sources.find(data, say)
+            made = extraction.extract(listing, encoders.load(encoder), out, say)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; the same command goes on from what is in {out}", err=True)
+        raise typer.Exit(130) from None
+    _list_skipped([*listing.notes, *made.skipped[:SHOWN]])
+    if len(made.skipped) > SHOWN:
+        typer.echo(f"left out: {len(made.skipped) - SHOWN} more, listed in {out / 'manifest.json'}", err=True)
+    done, seconds = len(listing) - made.before, time.perf_counter() - start
+    waited = made.clock.waiting / max(made.clock.waiting + made.clock.working, 1e-9)
+    typer.echo(f"{out}: {made.rows} vectors of {len(set(listing.labels))} classes, {len(made.skipped)} left out")
+    if done:
+        typer.echo(f"{seconds:.1f} s, {done / seconds:.0f} a second; the encoder waited {100 * waited:.0f} % of its time")
+    if strict and made.skipped:
+        raise typer.Exit(1)
 
 
 def predict(
@@ -63,12 +134,12 @@ def predict(
     unknown: Annotated[
         str | None, typer.Option(metavar="LABEL", help="What to answer where nothing known is near enough.")
     ] = None,
+    encoder: Encoder = None,
 ) -> None:
     """Answer: the label of each input, its probability, and how little the input is like anything known."""
-    classifier = MTNClassifier.load(model)
+    classifier = MTNClassifier.load(model, encoder)
     found = _ask(classifier, asked)
-    label = None if unknown is None else _typed(classifier, unknown, or_text=True)
-    answers = classifier.predict(found.x, label).tolist()
+    answers = classifier.predict(found.x, None if unknown is None else _unknown(classifier, unknown)).tolist()
     probability, novelty = classifier.predict_proba(found.x).max(1), classifier.novelty(found.x)
     if as_json:
         for one in zip(found.ids or (), answers, probability.tolist(), novelty.tolist(), strict=True):
@@ -85,11 +156,12 @@ def explain(
         Path | None, typer.Option(metavar="FIGURE", help="Draw the neighbours into this .png or .svg file.")
     ] = None,
     as_json: AsJson = False,
+    encoder: Encoder = None,
 ) -> None:
     """Show what answers rest on: the remembered neighbours, their similarity before and after the transformer."""
     if out is not None and out.suffix.lower() not in FIGURES:
         raise InputError(f"--out must end in {' or '.join(FIGURES)}, got {str(out)!r}")
-    classifier = MTNClassifier.load(model)
+    classifier = MTNClassifier.load(model, encoder)
     found = _ask(classifier, asked)
     if out is not None and len(found) > DRAWN:
         raise InputError(f"--out takes at most {DRAWN} inputs, got {len(found)}")
@@ -113,7 +185,7 @@ def forget(model: Model, label: Annotated[str, typer.Argument(metavar="CLASS")])
     """Drop a class for good: its exemplars, its rows in the weights, its name."""
     with changing(model, there=True):
         classifier = MTNClassifier.load(model)
-        classifier.forget(_typed(classifier, label)).save(model)
+        classifier.forget(classifier._typed(label)).save(model)
     typer.echo(f"{model}: {label!r} is forgotten, {len(classifier.classes_)} classes are left")
 
 
@@ -123,13 +195,16 @@ def rename(
     """Give a class another name."""
     with changing(model, there=True):
         classifier = MTNClassifier.load(model)
-        classifier.rename(_typed(classifier, old), _typed(classifier, new)).save(model)
+        classifier.rename(classifier._typed(old), classifier._typed(new)).save(model)
     typer.echo(f"{model}: {old!r} is now {new!r}")
 
 
 def info(model: Model, as_json: AsJson = False) -> None:
     """Say what a model knows, what it keeps, and how well it did so far."""
-    facts = about(MTNClassifier.load(model))
+    classifier = MTNClassifier.load(model)
+    if not classifier.__sklearn_is_fitted__():
+        raise InputError(f"{model} has been taught nothing yet{_made(classifier.source_)}: mtn learn {model} DATA")
+    facts = about(classifier)
     if as_json:
         _print_json(facts)
         return
@@ -162,6 +237,7 @@ def export_(
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "new": new,
     "learn": learn,
     "predict": predict,
     "explain": explain,
@@ -169,6 +245,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rename": rename,
     "info": info,
     "export": export_,
+    "extract": extract,
 }
 
 
@@ -208,11 +285,11 @@ def changing(model: Path, there: bool = False) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _new(method: str | None, memory: int | None, set_: Sequence[str]) -> MTNClassifier:
+def _new(method: str | None, memory: int | None, set_: Sequence[str], encoder: str | None) -> MTNClassifier:
     settings = dict(config.assignment(text) for text in set_)
     own = {PARAMETERS[key]: settings.pop(key) for key in OWN_PARAMETERS if key in settings}
     own |= {name: value for name, value in (("method", method), ("memory", memory)) if value is not None}
-    return MTNClassifier(**own, settings=settings or None)
+    return MTNClassifier(**own, settings=settings or None, encoder=encoder)
 
 
 def _refuse_options(model: Path, options: dict[str, Any]) -> None:
@@ -221,47 +298,21 @@ def _refuse_options(model: Path, options: dict[str, Any]) -> None:
         raise InputError(f"{given[0]} is for a new model: {model} exists, and stays as it was made")
 
 
-def _teach(classifier: MTNClassifier, found: inputs.Inputs, data: Path) -> int:
-    """Classes known before."""
-    known = classifier.__sklearn_is_fitted__()
-    assert found.labels is not None
-    labels, before = found.labels.tolist(), 0
-    if known:
-        found = inputs.suit(found, data, classifier.n_features_in_, classifier.source_)
-        before = len(classifier.classes_)
-        typed = {label: _typed(classifier, label) if isinstance(label, str) else label for label in set(labels)}
-        labels = [typed[label] for label in labels]  # tables and folders have nothing but text
-    classifier.progress = True
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one sample are welcome
-        classifier.partial_fit(found.x, labels, ids=found.ids, thumbnails=found.thumbnails)
-    classifier.progress = False
-    if not known:
-        classifier.source_ = found.source
-    return before
-
-
-def _ask(classifier: MTNClassifier, paths: Sequence[Path]) -> inputs.Inputs:
+def _ask(classifier: MTNClassifier, asked: Sequence[str]) -> inputs.Inputs:
+    if not classifier.__sklearn_is_fitted__():
+        raise InputError("the model has been taught nothing yet: mtn learn MODEL DATA")
     with bar(Console(stderr=True)) as say:
-        parts = [
-            inputs.suit(inputs.to_ask(path, say), path, classifier.n_features_in_, classifier.source_) for path in paths
-        ]
-    found = inputs.Inputs.join(parts)
+        found = inputs.Inputs.join([classifier.reader().to_ask(one, say) for one in asked])
     _list_skipped(found.skipped)
     return found
 
 
-def _typed(classifier: MTNClassifier, text: str, or_text: bool = False) -> Label:
-    """A label as typed -> of the type of the model's labels."""
-    kind = classifier._kind
+def _unknown(classifier: MTNClassifier, text: str) -> Label:
+    """Of the labels' type if it can be, so that answers have one type."""
     try:
-        if kind == "bool":
-            return {"True": True, "False": False}[text]
-        return {"str": str, "int": int, "float": float}[kind](text)
-    except (ValueError, KeyError):
-        if or_text:
-            return text
-        raise InputError(f"labels of this model are of type {kind}, got {text!r}") from None
+        return classifier._typed(text)
+    except InputError:
+        return text
 
 
 def _list_skipped(skipped: Sequence[str]) -> None:
@@ -271,7 +322,7 @@ def _list_skipped(skipped: Sequence[str]) -> None:
 
 def _made(source: dict[str, Any]) -> str:
     if source.get("encoder"):
-        return f", made from images by the encoder {source['encoder']!r}"
+        return f", made from {inputs.PLURAL[source['kind']]} by the encoder {source['encoder']['name']!r}"
     return ", from the columns of a table" if source.get("columns") else ""
 
 

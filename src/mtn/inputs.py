@@ -1,46 +1,53 @@
-"""What a user points at -> vectors, labels, ids, thumbnails: arrays, a table, or images."""
+"""What a user points at -> vectors, labels, ids, thumbnails: arrays, tables, stores; images and sentences, encoded."""
 
 import csv
-import struct
-import warnings
-import zlib
+import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
-from mtn.datasets import arrays
-from mtn.encoders import glyph
+from mtn import encoders, extract
+from mtn.datasets import arrays, shards, sources
+from mtn.datasets.listing import File, Given, Listing, Place, Sentence
+from mtn.encoders.base import Encoder, differs
 from mtn.errors import InputError
+from mtn.images import SUFFIXES
 from mtn.progress import Progress, silent
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-"""All that Pillow may try: it also knows formats that start other programs."""
-SIDE = 32
-"""Of the images that the encoder takes."""
-DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error, zlib.error)
-"""What Pillow raises on a broken file."""
+TEACHING = (
+    "an .npz, .csv or .parquet file, a folder of .npy files, a store of mtn extract, "
+    "a folder or zip of images with a sub-folder a class, or a .json file of sentences"
+)
+ASKING = (
+    "an image, a sentence, an .npy, .npz, .csv, .parquet or .txt file, a folder of .npy files, "
+    "a store of mtn extract, or a folder of images"
+)
+DEFAULTS = {"image": "glyph", "text": "hashing"}
+"""Encoders that come with the package."""
 
-TEACHING = "an .npz, .csv or .parquet file, a folder of .npy files, or a folder of images with a sub-folder a class"
-ASKING = "an image, an .npy, .npz, .csv or .parquet file, a folder of .npy files, or a folder of images"
+PLURAL = {"image": "images", "text": "sentences", "vector": "vectors"}
+
+Named = str | Callable[..., Any] | Encoder
+"""What tells an encoder: its name, a path, a function, or the encoder itself."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """N samples. `source` tells how their vectors were made: by an encoder, or from the columns of a table."""
+    """N samples. `source` tells how their vectors were made: {encoder, kind} or the {columns} of a table."""
 
-    x: np.ndarray  # N,D
+    x: Any  # N,D
     ids: list[Any] | None = None  # None: nothing but their order tells them apart
     labels: np.ndarray | None = None  # N
-    thumbnails: np.ndarray | None = None  # N,32,32 uint8
+    thumbnails: np.ndarray | None = None  # N,S,S or N,S,S,3 uint8
     source: dict[str, Any] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)  # images that could not be read, and why
+    skipped: list[str] = field(default_factory=list)  # what could not be read, and why
 
     def __len__(self) -> int:
         return len(self.x)
@@ -58,57 +65,228 @@ class Inputs:
         )
 
 
-def to_learn(path: Path, say: Progress = silent) -> Inputs:
-    """Samples with labels."""
-    found = _read(path, "DATA", TEACHING, True, say)
-    if found.labels is None:
-        raise InputError(f"DATA must have labels, got {path}; it may be {TEACHING}")
-    return found
+@dataclass(frozen=True)
+class Reader:
+    """What a model takes: vectors, or items that an encoder makes vectors of.
+
+    `encoder` is the one asked for, `source` what the model was taught with, as far as either is known.
+    """
+
+    encoder: Named | None = None
+    source: dict[str, Any] = field(default_factory=dict)
+    width: int | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """Of its items: image or text; None for a model of vectors, or of anything still."""
+        if self.source.get("encoder"):
+            return str(self.source["kind"])
+        return None if self.encoder is None else _load(self.encoder).kind
+
+    def load(self, kind: str) -> Encoder:
+        """The encoder of items of this kind."""
+        recorded = self.source.get("encoder")
+        chosen = _load(self.encoder or (_trusted(recorded) if recorded else DEFAULTS[kind]))
+        if chosen.kind != kind:
+            raise InputError(f"this model takes {PLURAL[chosen.kind]}, got {PLURAL[kind]}")
+        if recorded and differs(recorded, chosen.identity()):
+            raise InputError(f"encoder: the model was taught with {recorded}, got another one: {chosen.identity()}")
+        return chosen
+
+    def any(self) -> Encoder:
+        """The encoder that was asked for."""
+        assert self.encoder is not None
+        return _load(self.encoder)
+
+    def to_learn(self, path: Path, say: Progress = silent) -> Inputs:
+        """Samples with labels: of a data set, the training split."""
+        _must_exist(path, "DATA")
+        found = _vectors(path, True, say)
+        if found is None:
+            if path.is_file() and path.suffix.lower() not in (".csv", ".parquet", ".pq", ".json", ".zip"):
+                raise InputError(f"DATA must be {TEACHING}, got {str(path)!r}")
+            listed = sources.listing([path], say=say)
+            found = self._encode(_split(listed, "train"), say)
+        return self.suit(found, str(path))
+
+    def to_ask(self, asked: str, say: Progress = silent) -> Inputs:
+        """Samples whose labels, if there are any, are not looked at. Each has an id: its own, its path, or file:row."""
+        path = Path(asked)
+        if self.kind == "text" and not path.exists():
+            return self._encode(Listing([asked], [""], [""], [Sentence(asked)], "text"), say)
+        _must_exist(path, "INPUT")
+        found = _vectors(path, False, say) or self._encode(_items(path, say), say)
+        ids = found.ids or [f"{path}:{row}" for row in range(len(found))]
+        return self.suit(replace(found, labels=None, ids=ids), asked)
+
+    def given(self, X: Any) -> Inputs | None:
+        """Items in memory, or paths of images; None where X is no such thing."""
+        if self.kind is None:
+            return None
+        places = _places(X, self.kind)
+        if places is None:
+            return None
+        numbers = [str(one.path) if isinstance(one, File) else str(row) for row, one in enumerate(places)]
+        found = self._encode(Listing(numbers, numbers, numbers, places, self.kind), silent)  # type: ignore[arg-type]
+        if found.skipped:
+            raise InputError(f"X: {found.skipped[0]}")
+        return replace(found, labels=None, ids=numbers if isinstance(places[0], File) else None)
+
+    def suit(self, found: Inputs, where: str) -> Inputs:
+        """The samples as the model takes them, or an error."""
+        if self.width is None and not self.source:
+            return found  # a new model takes anything
+        encoder, columns = self.source.get("encoder"), self.source.get("columns")
+        made = found.source.get("encoder")
+        if bool(made) != bool(encoder):
+            takes, got = (PLURAL[one.get("kind", "vector")] for one in (self.source, found.source))
+            raise InputError(f"{where}: this model was taught {takes}, got {got}")
+        if made and differs(made, encoder):
+            raise InputError(f"{where}: its vectors were made by another encoder than the model's: {made}, not {encoder}")
+        named = found.source.get("columns")
+        if columns and named and columns != named:
+            strange = sorted(set(columns) ^ set(named))
+            if strange:
+                what = "lacks" if strange[0] in columns else "must not have"
+                raise InputError(f"{where} {what} the column {strange[0]!r}: columns must be those the model was taught")
+            found = replace(found, x=found.x[:, [named.index(column) for column in columns]])
+        if self.width not in (None, found.x.shape[1]):
+            raise InputError(f"{where}: vectors must have {self.width} numbers, as the model's have, got {found.x.shape[1]}")
+        return found
+
+    def _encode(self, listing: Listing, say: Progress) -> Inputs:
+        encoder, done = self.load(listing.kind), 0
+
+        def count(items: int) -> None:
+            nonlocal done
+            done += items
+            say(f"encoding {PLURAL[listing.kind]}", done, len(listing))
+
+        whole, pictures = [range(len(listing))], listing.kind == "image"
+        (found,) = extract.encode(listing, encoder, whole, pictures, count)
+        skipped = [f"{listing.ids[item]}: {why}" for item, why in found.skipped]
+        if not len(found.x):
+            raise InputError(f"none of {len(listing)} {PLURAL[listing.kind]} can be read: {skipped[0]}")
+        return Inputs(
+            found.x,
+            [listing.ids[row] for row in found.rows],
+            np.array([listing.labels[row] for row in found.rows]),
+            np.stack(found.thumbnails) if found.thumbnails else None,
+            {"encoder": encoder.identity(), "kind": encoder.kind},
+            [*listing.notes, *skipped],
+        )
 
 
-def to_ask(path: Path, say: Progress = silent) -> Inputs:
-    """Samples whose labels, if there are any, are not looked at. Each has an id: its own, its path, or file:row."""
-    found = _read(path, "INPUT", ASKING, False, say)
-    return replace(found, labels=None, ids=found.ids or [f"{path}:{row}" for row in range(len(found))])
+@cache
+def _load(encoder: Named) -> Encoder:
+    return encoder if isinstance(encoder, Encoder) else encoders.load(encoder)
 
 
-def suit(found: Inputs, path: Path, width: int, source: dict[str, Any]) -> Inputs:
-    """The samples as a model takes them whose vectors have this width and came from that source, or an error."""
-    encoder, columns = source.get("encoder"), source.get("columns")
-    if found.source.get("encoder") != encoder:
-        takes = "images" if encoder else f"vectors of {width} numbers"
-        raise InputError(f"{path}: this model was taught {takes}, got {'vectors' if encoder else 'images'}")
-    named = found.source.get("columns")
-    if columns and named and columns != named:
-        strange = sorted(set(columns) ^ set(named))
-        if strange:
-            what = "lacks" if strange[0] in columns else "must not have"
-            raise InputError(f"{path} {what} the column {strange[0]!r}: columns must be those the model was taught")
-        found = replace(found, x=found.x[:, [named.index(column) for column in columns]])
-    if found.x.shape[1] != width:
-        raise InputError(f"{path}: vectors must have {width} numbers, as the model's have, got {found.x.shape[1]}")
-    return found
+def _trusted(recorded: dict[str, Any]) -> str:
+    """The recorded name: nothing is imported because a file says so."""
+    name = str(recorded["name"])
+    module, colon, function = name.partition(":")
+    if colon and function.isidentifier() and module not in sys.modules:
+        raise InputError(f"the model's encoder is a function, {name!r}: import {module} first, or give the encoder")
+    return name
 
 
-def _read(path: Path, what: str, kinds: str, labelled: bool, say: Progress) -> Inputs:
-    suffix = path.suffix.lower()
+def _must_exist(path: Path, what: str) -> None:
     if not path.exists():
         raise InputError(f"{what}: no file or folder {str(path)!r}")
+
+
+# ---- items
+
+
+def _split(listing: Listing, split: str) -> Listing:
+    """Its items of one split."""
+    rows = [row for row, one in enumerate(listing.splits) if one == split]
+    if not rows:
+        raise InputError(f"nothing is in the split {split!r}; there are {', '.join(sorted(set(listing.splits)))}")
+    columns = (listing.ids, listing.labels, listing.splits, listing.places)
+    return replace(listing, **dict(zip(("ids", "labels", "splits", "places"), (_at(one, rows) for one in columns), strict=True)))
+
+
+def _items(path: Path, say: Progress) -> Listing:
+    """What is asked about: one picture, those of a folder, the lines of a text, the test split of a data set."""
+    suffix = path.suffix.lower()
+    if path.is_dir() or suffix in SUFFIXES:
+        files = [str(file) for file in (folders.images(path) if path.is_dir() else [path])]
+        if not files:
+            raise InputError(f"{path} holds no images ({', '.join(SUFFIXES)})")
+        return _unlabelled(files, [File(file) for file in files])
+    if suffix == ".txt":
+        lines = [line for line in _text(path).splitlines() if line.strip()]
+        return replace(_unlabelled([f"{path}:{row}" for row in range(len(lines))], list(map(Sentence, lines))), kind="text")
+    if suffix in (".csv", ".parquet", ".pq", ".json", ".zip"):
+        listed = sources.listing([path], say=say)
+        return _split(listed, "test") if "test" in listed.splits else listed
+    raise InputError(f"INPUT must be {ASKING}, got {str(path)!r}")
+
+
+def _places(X: Any, kind: str) -> list[Place] | None:
+    """Where each of some items in memory is; None for vectors."""
+    if isinstance(X, np.ndarray) and not (X.dtype == np.uint8 and X.ndim in (3, 4)):
+        X = X.tolist() if X.ndim == 1 else None
+    elif hasattr(X, "tolist") and getattr(X, "ndim", 1) == 1:  # a column of a table
+        X = X.tolist()
+    if not isinstance(X, Sequence | np.ndarray) or not len(X):
+        return None
+    places = [_place(one, kind) for one in X]
+    strange = [row for row, place in enumerate(places) if place is None]
+    if len(strange) == len(places):
+        return None
+    if strange:
+        got = type(X[strange[0]]).__name__
+        raise InputError(f"X must be all {PLURAL[kind]}, or all vectors; number {strange[0]} is of type {got}")
+    return [place for place in places if place is not None]
+
+
+def _place(one: Any, kind: str) -> Place | None:
+    if kind == "text":
+        return Sentence(one) if isinstance(one, str) else None
+    if isinstance(one, str | Path):
+        return File(str(one))
+    if isinstance(one, np.ndarray) and one.dtype == np.uint8 and one.ndim in (2, 3):
+        one = Image.fromarray(one)
+    return Given(one) if isinstance(one, Image.Image) else None
+
+
+def _at(values: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    return [values[place] for place in places]
+
+
+# ---- vectors
+
+
+def _vectors(path: Path, labelled: bool, say: Progress) -> Inputs | None:
+    """None where there are items instead."""
+    suffix = path.suffix.lower()
+    if shards.is_store(path):
+        return _from_store(shards.load(path, say), labelled)
     if suffix == ".npz" or (path.is_dir() and any((path / f"{name}.npy").is_file() for name in ("x", "x_train"))):
         return _from_arrays(path, labelled)
-    if path.is_dir():
-        return _from_classes(path, say) if labelled else _from_images(_images(path), [], path, say)
     if suffix == ".npy" and not labelled:
         x = arrays.read_npy(path)
         arrays.check_matrix(x, "the array", path)
         return Inputs(_finite(x, "the array", path))
-    if suffix == ".csv":
+    if suffix == ".csv" and not sources.lists_items(path):
         return _from_table(path, *_read_csv(path), labelled)
-    if suffix in (".parquet", ".pq"):
+    if suffix in (".parquet", ".pq") and not sources.lists_items(path):
         return _from_table(path, *_read_parquet(path), labelled)
-    if suffix in SUFFIXES and not labelled:
-        return _from_images([path], [], path.parent, say)
-    raise InputError(f"{what} must be {kinds}, got {str(path)!r}")
+    return None
+
+
+def _from_store(store: shards.Store, labelled: bool) -> Inputs:
+    """To learn, its training split; to ask, its test split, or all it has."""
+    rows = store.rows("train" if labelled else "test")
+    if not len(rows):
+        if labelled:
+            raise InputError(f"{store.folder} has no sample in the split 'train'")
+        rows = np.arange(len(store.ids))
+    source = {"encoder": store.facts["encoder"], "kind": store.facts["kind"]}
+    return Inputs(store.x[rows].astype(np.float32), store.ids[rows].tolist(), store.labels[rows], source=source)
 
 
 def _finite(x: np.ndarray, name: str, path: Path) -> np.ndarray:
@@ -230,89 +408,3 @@ def _read_parquet(path: Path) -> tuple[np.ndarray, dict[str, list[Any]], list[st
             raise InputError(f"{path}: the column {name!r} has empty cells")
     parts = [table[name].to_numpy().astype(np.float64) for name in columns]
     return np.stack(parts, axis=1) if parts else np.zeros((table.num_rows, 0)), texts, columns
-
-
-# ---- images
-
-
-def _images(folder: Path) -> list[Path]:
-    """Sorted; nothing hidden."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
-
-
-def _from_classes(folder: Path, say: Progress) -> Inputs:
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    pairs = [(image, one.name) for one in classes for image in _images(one)]
-    if not pairs:
-        raise InputError(f"DATA: {folder} has no sub-folders with images, one a class, and no x.npy")
-    found = _from_images([image for image, _ in pairs], [label for _, label in pairs], folder, say)
-    # Two folders may hold files of the same names: the folder's own name tells them apart.
-    above, ids = folder.resolve().parent, found.ids or []
-    return replace(found, ids=[(folder.resolve() / one).relative_to(above).as_posix() for one in ids])
-
-
-def _from_images(files: Sequence[Path], labels: Sequence[str], folder: Path, say: Progress) -> Inputs:
-    """Ids are paths: below `folder` with labels, as the user wrote them without."""
-    if not files:
-        raise InputError(f"{folder} holds no images ({', '.join(SUFFIXES)})")
-    images, good, skipped = [], [], []
-    for place, file in enumerate(files):
-        try:
-            images.append(picture(file))
-            good.append(place)
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise InputError(f"{file} is refused: {error}") from None
-        except DAMAGE as error:
-            skipped.append(f"{file}: {_one_line(error)}")
-        say("reading images", place + 1, len(files))
-    if not images:
-        raise InputError(f"no image can be read: {skipped[0]}")
-    pixels = np.stack(images)
-    ids = [file.relative_to(folder).as_posix() if labels else str(file) for file in files]
-    return Inputs(
-        _encoder().encode(pixels, on_batch=partial(say, "encoding")),
-        _at(ids, good),
-        np.array(_at(labels, good)) if labels else None,
-        pixels,
-        {"encoder": "glyph"},
-        skipped,
-    )
-
-
-def picture(path: Path) -> np.ndarray:
-    """32,32 uint8 as the encoder was trained on: grey, whole, the ground dark."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        warnings.filterwarnings("ignore", category=UserWarning)  # of odd metadata
-        with Image.open(path, formats=FORMATS) as image:
-            grey = ImageOps.contain(_grey(ImageOps.exif_transpose(image)), (SIDE, SIDE))
-    pixels = np.asarray(grey)
-    edge = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
-    ground = int(np.median(edge))
-    whole = np.full((SIDE, SIDE), ground, np.uint8)
-    top, left = (SIDE - pixels.shape[0]) // 2, (SIDE - pixels.shape[1]) // 2
-    whole[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
-    return 255 - whole if ground > 127 else whole
-
-
-def _grey(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 bits, which Pillow would cut off instead of scale
-        return Image.fromarray((np.asarray(image, np.float32) / 257).clip(0, 255).round().astype(np.uint8))
-    if image.has_transparency_data:
-        clear = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
-    return image.convert("L")
-
-
-@cache
-def _encoder() -> glyph.GlyphEncoder:
-    return glyph.load()
-
-
-def _at(values: Sequence[Any], places: Iterable[int]) -> list[Any]:
-    return [values[place] for place in places]
-
-
-def _one_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

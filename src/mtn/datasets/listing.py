@@ -87,6 +87,16 @@ class Sentence(Place):
         return self.text
 
 
+@dataclass(frozen=True, slots=True)
+class Given(Place):
+    """A picture that is in memory already."""
+
+    image: Image.Image
+
+    def load(self) -> Image.Image:
+        return self.image
+
+
 @dataclass(frozen=True)
 class Listing:
     """N items, in an order that depends on nothing but the data set."""
@@ -97,6 +107,7 @@ class Listing:
     places: Sequence[Place]
     kind: Literal["image", "text"] = "image"
     names: dict[str, str] = field(default_factory=dict)  # label -> what people call it, where the data set says so
+    notes: list[str] = field(default_factory=list)  # what the user should know, a line each
 
     def __len__(self) -> int:
         return len(self.ids)

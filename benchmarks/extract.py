@@ -1,0 +1,81 @@
+"""Extraction by a ResNet-50 at 224 px: how long the encoder waits for images, and that memory does not grow with them.
+
+python benchmarks/extract.py [images]
+
+The photographs are drawn here, JPEGs of 500 x 375 pixels; the weights are random, which costs the same time.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from mtn import extract
+from mtn.datasets import sources
+from mtn.encoders.base import Encoder
+from mtn.encoders.resnet import resnet50
+from mtn.images import coloured
+
+SIDE = 224
+
+
+class Random50(Encoder):
+    """A ResNet-50 nobody trained."""
+
+    dimension = 2048
+
+    def __init__(self) -> None:
+        self.network = resnet50().eval()
+
+    def identity(self) -> dict[str, Any]:
+        return {"name": "random ResNet-50"}
+
+    def prepare(self, item: Any) -> np.ndarray:
+        middle = coloured(item).resize((SIDE * 4 // 3, SIDE), Image.Resampling.BICUBIC)
+        left = (middle.width - SIDE) // 2
+        return np.asarray(middle.crop((left, 0, left + SIDE, SIDE)))
+
+    @torch.inference_mode()
+    def encode(self, batch: Any) -> np.ndarray:
+        x = torch.from_numpy(np.stack(batch)).permute(0, 3, 1, 2).float() / 255
+        return self.network(x).numpy()
+
+
+def draw(folder: Path, count: int) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        coarse = Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).resize((500, 375), Image.Resampling.BICUBIC)
+        target = folder / f"class {number % 10}"
+        target.mkdir(parents=True, exist_ok=True)
+        coarse.save(target / f"{number}.jpg", quality=90)
+
+
+def once(folder: str, store: str) -> None:
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    made = extract.extract(sources.listing([Path(folder)]), Random50(), Path(store))
+    clock, peak = made.clock, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = clock.waiting + clock.working
+    print(f"| {made.rows} | {made.rows / seconds:.1f} | {100 * clock.waiting / seconds:.1f} % | {peak:.0f} MB |", flush=True)
+
+
+def main(count: int) -> None:
+    print("| images | a second | waiting for decoding | peak memory |\n|---:|---:|---:|---:|", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for part in (count // 4, count):
+            folder, store = (str(Path(scratch) / f"{what}-{part}") for what in ("images", "store"))
+            draw(Path(folder), part)
+            subprocess.run([sys.executable, __file__, "--once", folder, store], check=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--once"]:
+        once(*sys.argv[2:])
+    else:
+        main(int(sys.argv[1]) if sys.argv[1:] else 800)
