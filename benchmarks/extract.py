@@ -51,7 +51,9 @@ class Random50(Encoder):
 def draw(folder: Path, count: int) -> None:
     rng = np.random.default_rng(0)
     for number in range(count):
-        coarse = Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).resize((500, 375), Image.Resampling.BICUBIC)
+        coarse = Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).resize(
+            (500, 375), Image.Resampling.BICUBIC
+        )
         target = folder / f"class {number % 10}"
         target.mkdir(parents=True, exist_ok=True)
         coarse.save(target / f"{number}.jpg", quality=90)
@@ -62,7 +64,10 @@ def once(folder: str, store: str) -> None:
     made = extract.extract(sources.listing([Path(folder)]), Random50(), Path(store))
     clock, peak = made.clock, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = clock.waiting + clock.working
-    print(f"| {made.rows} | {made.rows / seconds:.1f} | {100 * clock.waiting / seconds:.1f} % | {peak:.0f} MB |", flush=True)
+    print(
+        f"| {made.rows} | {made.rows / seconds:.1f} | {100 * clock.waiting / seconds:.1f} % | {peak:.0f} MB |",
+        flush=True,
+    )
 
 
 def main(count: int) -> None:

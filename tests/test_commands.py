@@ -129,7 +129,7 @@ def test_images_are_taught_predicted_and_explained(call, tmp_path: Path) -> None
     (folder / "class 0" / "broken.png").write_text("no image")
     code, out, err = call("learn", "model", "shapes", *QUICK)
     assert code == 0 and "0 -> 3 classes, 18 samples" in out
-    assert err.startswith("left out: shapes/class 0/broken.png: cannot identify") and err.count("\n") == 1
+    assert err.startswith("left out: shapes/class 0/broken.png: it is not an image") and err.count("\n") == 1
     code, out, _ = call("predict", "model", "shapes/class 1/0.png", "shapes/class 2", "--json")
     answers = [json.loads(line) for line in out.splitlines()]
     assert [one["input"] for one in answers] == ["shapes/class 1/0.png"] + [f"shapes/class 2/{i}.png" for i in range(6)]
@@ -250,10 +250,10 @@ BAD = {
     "taken name": (["rename", "model", "class 00", "class 01"], "new must not be the label of another class"),
     "options": (["learn", "model", "good.npz", "--method", "knn"], "--method is for a new model: model exists"),
     "set": (["learn", "model", "good.npz", "--set", "train.lr=1"], "--set is for a new model: model exists"),
-    "images": (["learn", "model", "pictures"], "this model was taught vectors of 16 numbers, got images"),
-    "images asked": (["predict", "model", "pictures/one/a.png"], "this model was taught vectors of 16 numbers"),
-    "no classes": (["learn", "model", "pictures/one"], "pictures/one has no sub-folders with images"),
-    "unreadable": (["predict", "model", "broken.png"], "no image can be read: broken.png: cannot identify"),
+    "images": (["learn", "model", "pictures"], "this model was taught vectors, got images"),
+    "images asked": (["predict", "model", "pictures/one/a.png"], "this model was taught vectors, got images"),
+    "no classes": (["learn", "model", "pictures/one"], "pictures/one has no folders with images"),
+    "unreadable": (["predict", "model", "broken.png"], "this model was taught vectors, got images"),
     "figure": (["explain", "model", "good.npz", "--out", "f.gif"], "--out must end in .png or .svg, got 'f.gif'"),
     "many": (["explain", "model", "good.npz", "--out", "f.png"], "--out takes at most 50 inputs, got 60"),
     "no folder": (["explain", "model", "two.npy", "--out", "no/f.png"], "no/f.png cannot be written"),

@@ -17,6 +17,8 @@ from mtn import config, encoders, evidence, export, inputs, store
 from mtn import extract as extraction
 from mtn.classifier import OWN_PARAMETERS, Label, MTNClassifier
 from mtn.datasets import sources
+from mtn.encoders import simclr
+from mtn.encoders.base import PLURAL
 from mtn.errors import InputError
 from mtn.progress import bar
 
@@ -74,7 +76,8 @@ def learn(
     entry, seconds = classifier.history_[-1], time.perf_counter() - start
     typer.echo(f"{model}: {classes} -> {entry['classes']} classes, {len(found)} samples, {seconds:.1f} s")
     if not classes and encoder is None and classifier.encoder is None and found.source.get("encoder"):
-        typer.echo(f"encoder {found.source['encoder']['name']!r}, as none was named; mtn new starts a model with another")
+        name = found.source["encoder"]["name"]
+        typer.echo(f"encoder {name!r}, as none was named; --encoder names another for a new model")
     if entry["accuracy_before"] is not None:
         typer.echo(f"accuracy on samples of known classes before learning: {_percent(entry['accuracy_before'])}")
 
@@ -95,12 +98,13 @@ def new(
     classifier.source_ = {"encoder": known.identity(), "kind": known.kind}
     with changing(model):
         classifier.save(model)
-    typer.echo(f"{model}: takes {inputs.PLURAL[known.kind]}, {known.dimension} numbers each; next: mtn learn {model} DATA")
+    takes = f"{PLURAL[known.kind]}, {known.dimension} numbers each"
+    typer.echo(f"{model}: takes {takes}; next: mtn learn {model} DATA")
 
 
 def extract(
     data: Annotated[
-        list[str], typer.Argument(metavar="DATA...", help="A folder, zip, table or data set; LAYOUT:PATH names its layout.")
+        list[str], typer.Argument(metavar="DATA...", help="Folders, zips, a table; LAYOUT:PATH names a layout.")
     ],
     encoder: Annotated[str, typer.Option(metavar="NAME", help="What makes vectors of images or sentences.")],
     out: Annotated[Path, typer.Option(metavar="STORE", help="The folder to make; an unfinished one is gone on with.")],
@@ -122,7 +126,8 @@ def extract(
     waited = made.clock.waiting / max(made.clock.waiting + made.clock.working, 1e-9)
     typer.echo(f"{out}: {made.rows} vectors of {len(set(listing.labels))} classes, {len(made.skipped)} left out")
     if done:
-        typer.echo(f"{seconds:.1f} s, {done / seconds:.0f} a second; the encoder waited {100 * waited:.0f} % of its time")
+        pace = f"{seconds:.1f} s, {done / seconds:.0f} a second"
+        typer.echo(f"{pace}; the encoder waited {100 * waited:.0f} % of its time")
     if strict and made.skipped:
         raise typer.Exit(1)
 
@@ -236,6 +241,23 @@ def export_(
     typer.echo(f"{file}: {checked}")
 
 
+def convert_simclr(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="SOURCE", help="A TensorFlow checkpoint, its variables as .npz, or a PyTorch port."),
+    ],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="TARGET", help="The .safetensors file to write; else in the cache folder.")
+    ] = None,
+) -> None:
+    """Make the weights of the encoder simclr-r50 of a published checkpoint."""
+    if target is None:
+        target = simclr.default_path()
+        target.parent.mkdir(parents=True, exist_ok=True)
+    simclr.convert(source, target)
+    typer.echo(f"{target}: the encoder simclr-r50 of {source}")
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "new": new,
     "learn": learn,
@@ -246,6 +268,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "info": info,
     "export": export_,
     "extract": extract,
+    "convert-simclr": convert_simclr,
 }
 
 
@@ -322,7 +345,7 @@ def _list_skipped(skipped: Sequence[str]) -> None:
 
 def _made(source: dict[str, Any]) -> str:
     if source.get("encoder"):
-        return f", made from {inputs.PLURAL[source['kind']]} by the encoder {source['encoder']['name']!r}"
+        return f", made from {PLURAL[source['kind']]} by the encoder {source['encoder']['name']!r}"
     return ", from the columns of a table" if source.get("columns") else ""
 
 

@@ -41,7 +41,7 @@ class Stream(Section):
     tasks: list[list[str]] | None = None
     """Explicit class names, one list a task, instead of first, step and order."""
     order: int | str = 1993
-    """Class order: the seed of a legacy NumPy permutation of the sorted classes, or a file with one class a line."""
+    """Seed of a legacy NumPy permutation of the sorted classes, or a file with one class a line, or a shipped order."""
     evaluate: Literal["test", "validation"] = "test"
     """Which split the accuracies are measured on."""
 

@@ -25,7 +25,7 @@ import PIL
 from mtn import checkpoint
 from mtn.datasets import shards
 from mtn.datasets.listing import Listing
-from mtn.encoders.base import Encoder, differs
+from mtn.encoders.base import PLURAL, Encoder, difference
 from mtn.errors import InputError
 from mtn.images import Unreadable
 from mtn.learn import versions
@@ -148,6 +148,9 @@ class Extraction:
 
 def extract(listing: Listing, encoder: Encoder, folder: Path, say: Progress = silent) -> Extraction:
     """Make a store, or go on with the one that is there."""
+    if listing.kind != encoder.kind:
+        name, takes, got = encoder.identity()["name"], PLURAL[encoder.kind], PLURAL[listing.kind]
+        raise InputError(f"the encoder {name!r} takes {takes}, the data are {got}")
     with _written(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with checkpoint.lock(folder):
@@ -164,7 +167,7 @@ def _extract(listing: Listing, encoder: Encoder, folder: Path, say: Progress) ->
     def count(items: int) -> None:
         nonlocal done
         done += items
-        say(f"encoding {listing.kind}s", done, len(listing))
+        say(f"encoding {PLURAL[listing.kind]}", done, len(listing))
 
     encoded = encode(listing, encoder, (blocks[number] for number in left), on_batch=count, clock=clock)
     for number, part in zip(left, encoded, strict=True):
@@ -172,7 +175,7 @@ def _extract(listing: Listing, encoder: Encoder, folder: Path, say: Progress) ->
     notes = [checkpoint.read_json(_note(folder, number)) for number in range(len(blocks))]
     skipped = {item: why for note in notes for item, why in note["skipped"]}
     if len(skipped) == len(listing):
-        raise InputError(f"none of {len(listing)} {listing.kind}s can be read; {listing.ids[0]}: {skipped[0]}")
+        raise InputError(f"none of {len(listing)} {PLURAL[listing.kind]} can be read; {listing.ids[0]}: {skipped[0]}")
     _finish(folder, listing, notes, skipped)
     lines = [f"{listing.ids[item]}: {why}" for item, why in skipped.items()]
     return Extraction(len(listing) - len(skipped), lines, before, clock)
@@ -206,10 +209,10 @@ def _agree(folder: Path, plan: dict[str, Any]) -> None:
     if not isinstance(found, dict):
         raise InputError(f"{path} is damaged: it is not the plan of a store")
     for key, now in plan.items():
-        was = found.get(key)
-        if differs(was, now) if key == "encoder" else was != now:
-            raise InputError(f"{folder} was begun with another {key}: it has {was}, this would be {now}; "
-                             f"name another folder, or remove this one")  # fmt: skip
+        was: Any = found.get(key)
+        apart = difference(was, now) if key == "encoder" else was != now and f"{now} instead of {was}"
+        if apart:
+            raise InputError(f"{folder} was begun with another {key}, now {apart}: name another folder")
 
 
 def _note(folder: Path, number: int) -> Path:

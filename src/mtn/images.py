@@ -14,8 +14,12 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """All that Pillow may try: it also knows formats that start other programs."""
 MOST_PIXELS = 100_000_000
 """Of a picture: its size is told before anything is unpacked, and beyond this nothing is."""
+TOO_LARGE = f"it has more than {MOST_PIXELS:,} pixels: shrink it first"
 DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error, zlib.error)
 """What Pillow raises on a broken file."""
+
+# Of odd metadata, and of sizes that we limit ourselves. For good: threads cannot change warnings for a while.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class Unreadable(Exception):
@@ -25,17 +29,16 @@ class Unreadable(Exception):
 def decode(source: Path | bytes) -> Image.Image:
     """The picture, unpacked and upright, in the mode it came in."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata, and of sizes that we limit ourselves
-            file = io.BytesIO(source) if isinstance(source, bytes) else source
-            with Image.open(file, formats=FORMATS) as image:
-                width, height = image.size
-                if width * height > MOST_PIXELS:
-                    raise Unreadable(f"{width} x {height} pixels are more than {MOST_PIXELS:,}: shrink it first")
-                return ImageOps.exif_transpose(image)
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
+        with Image.open(file, formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise Unreadable(TOO_LARGE)
+            return ImageOps.exif_transpose(image)
     except Image.UnidentifiedImageError:
         raise Unreadable(f"it is not an image ({', '.join(FORMATS)})") from None
-    except (*DAMAGE, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError:  # beyond a limit of Pillow's own
+        raise Unreadable(TOO_LARGE) from None
+    except DAMAGE as error:
         raise Unreadable((str(error).splitlines() or [type(error).__name__])[0]) from None
 
 

@@ -3,20 +3,20 @@
 import csv
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
 
 from mtn import encoders, extract
-from mtn.datasets import arrays, shards, sources
+from mtn.datasets import arrays, shards, sources, tables
 from mtn.datasets.listing import File, Given, Listing, Place, Sentence
-from mtn.encoders.base import Encoder, differs
+from mtn.datasets.trees import Folder
+from mtn.encoders.base import PLURAL, Encoder, difference
 from mtn.errors import InputError
 from mtn.images import SUFFIXES
 from mtn.progress import Progress, silent
@@ -31,8 +31,6 @@ ASKING = (
 )
 DEFAULTS = {"image": "glyph", "text": "hashing"}
 """Encoders that come with the package."""
-
-PLURAL = {"image": "images", "text": "sentences", "vector": "vectors"}
 
 Named = str | Callable[..., Any] | Encoder
 """What tells an encoder: its name, a path, a function, or the encoder itself."""
@@ -77,20 +75,22 @@ class Reader:
     width: int | None = None
 
     @property
-    def kind(self) -> str | None:
+    def kind(self) -> Literal["image", "text"] | None:
         """Of its items: image or text; None for a model of vectors, or of anything still."""
         if self.source.get("encoder"):
-            return str(self.source["kind"])
+            return "text" if self.source["kind"] == "text" else "image"
         return None if self.encoder is None else _load(self.encoder).kind
 
     def load(self, kind: str) -> Encoder:
         """The encoder of items of this kind."""
         recorded = self.source.get("encoder")
+        if self.width is not None and not recorded and self.encoder is None:
+            raise InputError(f"this model was taught vectors, got {PLURAL[kind]}")
         chosen = _load(self.encoder or (_trusted(recorded) if recorded else DEFAULTS[kind]))
         if chosen.kind != kind:
             raise InputError(f"this model takes {PLURAL[chosen.kind]}, got {PLURAL[kind]}")
-        if recorded and differs(recorded, chosen.identity()):
-            raise InputError(f"encoder: the model was taught with {recorded}, got another one: {chosen.identity()}")
+        if recorded and (apart := difference(recorded, chosen.identity())):
+            raise InputError(f"encoder: this is not the one that the model was taught with, but {apart}")
         return chosen
 
     def any(self) -> Encoder:
@@ -105,17 +105,18 @@ class Reader:
         if found is None:
             if path.is_file() and path.suffix.lower() not in (".csv", ".parquet", ".pq", ".json", ".zip"):
                 raise InputError(f"DATA must be {TEACHING}, got {str(path)!r}")
-            listed = sources.listing([path], say=say)
-            found = self._encode(_split(listed, "train"), say)
+            found = self._encode(_split(_apart(sources.listing([path], say=say), path), "train"), say)
         return self.suit(found, str(path))
 
     def to_ask(self, asked: str, say: Progress = silent) -> Inputs:
         """Samples whose labels, if there are any, are not looked at. Each has an id: its own, its path, or file:row."""
         path = Path(asked)
-        if self.kind == "text" and not path.exists():
-            return self._encode(Listing([asked], [""], [""], [Sentence(asked)], "text"), say)
+        if self.kind == "text" and not _exists(path):
+            return self._encode(_unlabelled([asked], [Sentence(asked)], "text"), say)
         _must_exist(path, "INPUT")
-        found = _vectors(path, False, say) or self._encode(_items(path, say), say)
+        found = _vectors(path, False, say)
+        if found is None:
+            found = self._encode(_items(path, say), say)
         ids = found.ids or [f"{path}:{row}" for row in range(len(found))]
         return self.suit(replace(found, labels=None, ids=ids), asked)
 
@@ -127,7 +128,7 @@ class Reader:
         if places is None:
             return None
         numbers = [str(one.path) if isinstance(one, File) else str(row) for row, one in enumerate(places)]
-        found = self._encode(Listing(numbers, numbers, numbers, places, self.kind), silent)  # type: ignore[arg-type]
+        found = self._encode(_unlabelled(numbers, places, self.kind), silent)
         if found.skipped:
             raise InputError(f"X: {found.skipped[0]}")
         return replace(found, labels=None, ids=numbers if isinstance(places[0], File) else None)
@@ -137,21 +138,23 @@ class Reader:
         if self.width is None and not self.source:
             return found  # a new model takes anything
         encoder, columns = self.source.get("encoder"), self.source.get("columns")
-        made = found.source.get("encoder")
+        made: dict[str, Any] | None = found.source.get("encoder")
         if bool(made) != bool(encoder):
             takes, got = (PLURAL[one.get("kind", "vector")] for one in (self.source, found.source))
             raise InputError(f"{where}: this model was taught {takes}, got {got}")
-        if made and differs(made, encoder):
-            raise InputError(f"{where}: its vectors were made by another encoder than the model's: {made}, not {encoder}")
+        if made and encoder and (apart := difference(encoder, made)):
+            raise InputError(f"{where}: made by another encoder than the model's, {apart}")
         named = found.source.get("columns")
         if columns and named and columns != named:
             strange = sorted(set(columns) ^ set(named))
             if strange:
                 what = "lacks" if strange[0] in columns else "must not have"
-                raise InputError(f"{where} {what} the column {strange[0]!r}: columns must be those the model was taught")
+                raise InputError(f"{where} {what} the column {strange[0]!r}: columns must be those the model knows")
             found = replace(found, x=found.x[:, [named.index(column) for column in columns]])
         if self.width not in (None, found.x.shape[1]):
-            raise InputError(f"{where}: vectors must have {self.width} numbers, as the model's have, got {found.x.shape[1]}")
+            raise InputError(
+                f"{where}: vectors must have {self.width} numbers, as the model's have, got {found.x.shape[1]}"
+            )
         return found
 
     def _encode(self, listing: Listing, say: Progress) -> Inputs:
@@ -185,18 +188,32 @@ def _load(encoder: Named) -> Encoder:
 def _trusted(recorded: dict[str, Any]) -> str:
     """The recorded name: nothing is imported because a file says so."""
     name = str(recorded["name"])
-    module, colon, function = name.partition(":")
-    if colon and function.isidentifier() and module not in sys.modules:
+    module = name.partition(":")[0]
+    if encoders.FUNCTION.fullmatch(name) and module not in sys.modules:
         raise InputError(f"the model's encoder is a function, {name!r}: import {module} first, or give the encoder")
     return name
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long for a path
+        return False
+
+
 def _must_exist(path: Path, what: str) -> None:
-    if not path.exists():
+    if not _exists(path):
         raise InputError(f"{what}: no file or folder {str(path)!r}")
 
 
 # ---- items
+
+
+def _apart(listing: Listing, path: Path) -> Listing:
+    """Ids that other folders and files do not have, unless they are the user's own."""
+    if path.suffix.lower() in (".csv", ".parquet", ".pq") and tables.has_ids(path):
+        return listing
+    return replace(listing, ids=[f"{path.resolve().name}/{one}" for one in listing.ids])
 
 
 def _split(listing: Listing, split: str) -> Listing:
@@ -204,25 +221,42 @@ def _split(listing: Listing, split: str) -> Listing:
     rows = [row for row, one in enumerate(listing.splits) if one == split]
     if not rows:
         raise InputError(f"nothing is in the split {split!r}; there are {', '.join(sorted(set(listing.splits)))}")
-    columns = (listing.ids, listing.labels, listing.splits, listing.places)
-    return replace(listing, **dict(zip(("ids", "labels", "splits", "places"), (_at(one, rows) for one in columns), strict=True)))
+    ids, labels, splits = ([column[row] for row in rows] for column in (listing.ids, listing.labels, listing.splits))
+    return replace(listing, ids=ids, labels=labels, splits=splits, places=[listing.places[row] for row in rows])
 
 
 def _items(path: Path, say: Progress) -> Listing:
     """What is asked about: one picture, those of a folder, the lines of a text, the test split of a data set."""
     suffix = path.suffix.lower()
     if path.is_dir() or suffix in SUFFIXES:
-        files = [str(file) for file in (folders.images(path) if path.is_dir() else [path])]
+        files = [f"{path}/{file}" for file in Folder(path).images("")] if path.is_dir() else [str(path)]
         if not files:
             raise InputError(f"{path} holds no images ({', '.join(SUFFIXES)})")
         return _unlabelled(files, [File(file) for file in files])
     if suffix == ".txt":
         lines = [line for line in _text(path).splitlines() if line.strip()]
-        return replace(_unlabelled([f"{path}:{row}" for row in range(len(lines))], list(map(Sentence, lines))), kind="text")
-    if suffix in (".csv", ".parquet", ".pq", ".json", ".zip"):
+        if not lines:
+            raise InputError(f"{path} holds no sentences")
+        ids = [f"{path}:{row}" for row in range(len(lines))]
+        return _unlabelled(ids, [Sentence(line) for line in lines], "text")
+    if suffix in (".csv", ".parquet", ".pq"):
+        return tables.table(path, say, labelled=False)
+    if suffix in (".json", ".zip"):
         listed = sources.listing([path], say=say)
         return _split(listed, "test") if "test" in listed.splits else listed
     raise InputError(f"INPUT must be {ASKING}, got {str(path)!r}")
+
+
+def _unlabelled(ids: list[str], places: Sequence[Place], kind: Literal["image", "text"] = "image") -> Listing:
+    nothing = [""] * len(ids)
+    return Listing(ids, nothing, nothing, places, kind)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not readable UTF-8 text: {error}") from None
 
 
 def _places(X: Any, kind: str) -> list[Place] | None:
@@ -253,10 +287,6 @@ def _place(one: Any, kind: str) -> Place | None:
     return Given(one) if isinstance(one, Image.Image) else None
 
 
-def _at(values: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    return [values[place] for place in places]
-
-
 # ---- vectors
 
 
@@ -271,9 +301,9 @@ def _vectors(path: Path, labelled: bool, say: Progress) -> Inputs | None:
         x = arrays.read_npy(path)
         arrays.check_matrix(x, "the array", path)
         return Inputs(_finite(x, "the array", path))
-    if suffix == ".csv" and not sources.lists_items(path):
+    if suffix == ".csv" and not tables.lists_items(path):
         return _from_table(path, *_read_csv(path), labelled)
-    if suffix in (".parquet", ".pq") and not sources.lists_items(path):
+    if suffix in (".parquet", ".pq") and not tables.lists_items(path):
         return _from_table(path, *_read_parquet(path), labelled)
     return None
 
@@ -388,21 +418,14 @@ def _number(cell: str, name: str, line: int, path: Path) -> float:
 
 
 def _read_parquet(path: Path) -> tuple[np.ndarray, dict[str, list[Any]], list[str]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError(f"{path}: Parquet needs pyarrow: pip install 'mtn[tables]'") from None
-    try:
+    with tables.opening(path) as parquet:
         table = parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path} is not a readable Parquet file: {str(error).splitlines()[0]}") from None
     _check_header(table.column_names, path)
     texts = {name: table[name].to_pylist() for name in ("label", "id") if name in table.column_names}
     columns = [name for name in table.column_names if name not in texts]
     for name in columns:
-        kind = table.schema.field(name).type
-        if not (pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)):
+        kind = str(table.schema.field(name).type)
+        if not kind.startswith(("int", "uint", "float", "double", "halffloat")):
             raise InputError(f"{path}: the column {name!r} must hold numbers, got {kind}")
         if table[name].null_count:
             raise InputError(f"{path}: the column {name!r} has empty cells")

@@ -365,7 +365,7 @@ def find_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not present[name]:
+    if not present.get(name):
         raise InputError(f"device = {name!r} is not there; present: {', '.join(d for d in present if present[d])}")
     return torch.device(name)
 

@@ -1,6 +1,8 @@
 """Samples -> tasks. Classes are renumbered here, once, to the order in which they arrive."""
 
 from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,9 @@ import torch
 from mtn.config import Stream
 from mtn.errors import InputError, closest
 from mtn.samples import Data, Samples
+
+ORDERS = {"imagenet-1k-1993": "f392a6d194efd235935d2cfac7eba5dd4628caf44922b80003a0ce04d0aab1a5"}
+"""The shipped orders, and what a file's SHA-256 must be: an order is a part of a protocol."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +65,17 @@ def class_order(names: list[str], order: int | str) -> list[int]:
     """Class indices in order of arrival.
 
     A seed gives `RandomState(seed).permutation`, the order LUCIR, BiC and PyCIL mean by "1993": class order[j] comes
-    j-th. A file lists class names, one a line.
+    j-th. A file lists class names, one a line; so does a shipped order.
     """
     if isinstance(order, int):
         if not 0 <= order < 2**32:
             raise InputError(f"stream.order must be from 0 to 4294967295, got {order}")
         return np.random.RandomState(order).permutation(len(names)).tolist()
-    path = Path(order)
+    path: Traversable = Path(order)
     if not path.is_file():
-        raise InputError(f"stream.order: no file {order!r}")
+        if order not in ORDERS:
+            raise InputError(f"stream.order: no file {order!r}, nor is it an order: {closest(order, ORDERS)}")
+        path = resources.files("mtn").joinpath("datasets", "orders", f"{order}.txt")
     try:
         listed = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:

@@ -3,7 +3,8 @@
 import threading
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,10 @@ import numpy as np
 from PIL import Image
 
 from mtn import images
+from mtn.errors import InputError
+
+SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+"""What people call a split -> what we do."""
 
 
 class Place(ABC):
@@ -60,7 +65,7 @@ class Member(Place):
     def load(self) -> Image.Image:
         try:
             return images.decode(_archive(self.path).read(self.name))
-        except (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
+        except (zipfile.BadZipFile, KeyError, RuntimeError, *images.DAMAGE) as error:
             raise images.Unreadable(str(error)) from None
 
 
@@ -107,18 +112,48 @@ class Listing:
     places: Sequence[Place]
     kind: Literal["image", "text"] = "image"
     names: dict[str, str] = field(default_factory=dict)  # label -> what people call it, where the data set says so
-    notes: list[str] = field(default_factory=list)  # what the user should know, a line each
+    notes: list[str] = field(default_factory=list)  # what was left out, a line each
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+Row = tuple[str, str, str, Place]
+"""Split, label, id, place: an item on its way into a listing."""
+
+
+def arrange(
+    rows: Iterable[Row],
+    where: Path,
+    kind: Literal["image", "text"] = "image",
+    names: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> Listing:
+    """By split, label and id, so that no file system's order is left; sentences as they were written."""
+    rank = {"train": 0, "val": 1, "test": 2}
+    found = sorted(rows, key=lambda row: (rank.get(row[0], 3), row[0], row[1], row[2] if kind == "image" else ""))
+    if not found:
+        raise InputError(f"{where} holds no {'images' if kind == 'image' else 'sentences'}")
+    splits, labels, ids, places = map(list, zip(*found, strict=True))
+    _check_ids(ids, where)
+    known = {label: names[label] for label in sorted(set(labels)) if label in names} if names else {}
+    return Listing(ids, labels, splits, places, kind, known, list(notes))
+
+
+def _check_ids(ids: Sequence[str], where: Path) -> None:
+    odd = next((one for one in ids if not one.isascii() and one.encode("utf-8", "replace").decode() != one), None)
+    if odd is not None:
+        raise InputError(f"{where}: the name {odd!r} is not UTF-8: rename it")
+    if len(set(ids)) < len(ids):
+        raise InputError(f"{where}: the id {Counter(ids).most_common(1)[0][0]!r} stands for several items")
 
 
 _open = threading.local()
 
 
 def _archive(path: str) -> zipfile.ZipFile:
-    """One a thread: reading moves its position."""
-    if getattr(_open, "path", None) != path:
-        _open.path, _open.archive = path, zipfile.ZipFile(path)
-    archive: zipfile.ZipFile = _open.archive
-    return archive
+    """One a thread: reading moves its position. Kept open: a data set may be of several, in turns."""
+    archives: dict[str, zipfile.ZipFile] = _open.__dict__.setdefault("archives", {})
+    if path not in archives:
+        archives[path] = zipfile.ZipFile(path)
+    return archives[path]

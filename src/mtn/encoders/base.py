@@ -9,6 +9,9 @@ from PIL import Image
 
 from mtn import images
 
+PLURAL = {"image": "images", "text": "sentences", "vector": "vectors"}
+"""What people call the kinds of things that a model takes."""
+
 Item = Image.Image | str
 """A picture, or a sentence."""
 
@@ -44,6 +47,10 @@ class Encoder(ABC):
         """N,D float32."""
 
 
-def differs(one: Any, other: Any) -> bool:
-    """Whether two identities are of encoders that make different vectors: what they are called does not matter."""
-    return {**one, "name": None} != {**other, "name": None}
+def difference(wanted: dict[str, Any], got: dict[str, Any]) -> str:
+    """What keeps two encoders from making the same vectors, empty if nothing does: names and revisions do not count."""
+    for key in sorted(wanted.keys() | got.keys() - {"name", "revision"}):
+        if key not in ("name", "revision") and wanted.get(key) != got.get(key):
+            named = (f"{one['name']!r} with {key} {one.get(key)}" for one in (got, wanted))
+            return " instead of ".join(named)
+    return ""

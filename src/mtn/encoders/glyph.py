@@ -7,16 +7,23 @@ Shapes: B batch, N images, D features.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
+from mtn.encoders.base import Encoder, Item
+from mtn.encoders.common import checked, digest
+
 WEIGHTS = Path(__file__).with_name("glyph.safetensors")
+SIDE = 32
+"""Of the images that the encoder takes."""
 
 
 class GlyphEncoder(nn.Module):
@@ -76,3 +83,44 @@ def load() -> GlyphEncoder:
     encoder = GlyphEncoder()
     encoder.load_state_dict({name: weight.float() for name, weight in load_file(WEIGHTS).items()})
     return encoder.eval()
+
+
+class Glyph(Encoder):
+    """The embedded encoder for any picture: grey and small, so for characters and marks."""
+
+    dimension = GlyphEncoder.dimension
+
+    def __init__(self) -> None:
+        self.network = load()
+
+    def identity(self) -> dict[str, Any]:
+        return {"name": "glyph", "weights": digest([WEIGHTS]), "picture": f"grey, {SIDE} x {SIDE}, dark ground"}
+
+    def prepare(self, item: Item) -> np.ndarray:
+        return picture(checked(item))
+
+    def thumbnail(self, item: Item) -> np.ndarray:
+        return self.prepare(item)
+
+    def encode(self, batch: Sequence[np.ndarray]) -> np.ndarray:
+        return self.network.encode(np.stack(batch))
+
+
+def picture(image: Image.Image) -> np.ndarray:
+    """32,32 uint8 as the encoder was trained on: grey, whole, the ground dark."""
+    pixels = np.asarray(ImageOps.contain(_grey(image), (SIDE, SIDE)))
+    edge = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    ground = int(np.median(edge))
+    whole = np.full((SIDE, SIDE), ground, np.uint8)
+    top, left = (SIDE - pixels.shape[0]) // 2, (SIDE - pixels.shape[1]) // 2
+    whole[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
+    return 255 - whole if ground > 127 else whole
+
+
+def _grey(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits, which Pillow would cut off instead of scale
+        return Image.fromarray((np.asarray(image, np.float32) / 257).clip(0, 255).round().astype(np.uint8))
+    if image.has_transparency_data:
+        clear = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
+    return image.convert("L")

@@ -1,0 +1,74 @@
+"""Landmarks-1K (Ahn et al., SS-IL): the 1 000 largest classes of Google Landmarks v2, by its train.csv.
+
+The first 50 files of a class in the order of their paths are its test split. Classes of equal size, which the authors'
+code leaves to chance, are taken by id.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+from mtn.datasets.listing import File, Listing, Row, arrange
+from mtn.datasets.tables import cells
+from mtn.datasets.trees import Tree
+from mtn.errors import InputError
+from mtn.progress import Progress, silent
+
+IMAGES = 4_132_914
+"""Rows of the real train.csv, for the progress bar."""
+
+
+def fits(tree: Tree) -> bool:
+    table = tree.path / "train.csv"
+    if not table.is_file():
+        return False
+    with table.open("rb") as file:
+        return file.readline(100).strip() == b"id,url,landmark_id"
+
+
+def listing(path: Path, say: Progress = silent, classes: int = 1000, test: int = 50) -> Listing:
+    """Files are not looked for: there are four million. The table is read twice, and kept for the largest only."""
+    chosen = _largest(path / "train.csv", classes, test, say)
+    files: dict[str, list[str]] = {label: [] for label in chosen}
+    for image, label in _images(path / "train.csv", say):
+        if label in files:
+            files[label].append(image)
+    folder = "train/" if (path / "train").is_dir() else ""
+    return arrange(_rows(path, folder, files, test), path, names=_names(path / "train_label_to_category.csv"))
+
+
+def _largest(table: Path, classes: int, test: int, say: Progress) -> list[str]:
+    counts = Counter(label for _, label in _images(table, say))
+    largest = sorted(counts, key=lambda label: (-counts[label], int(label)))[:classes]
+    if len(largest) < classes:
+        raise InputError(f"{table} must name at least {classes} landmarks, got {len(largest)}")
+    if counts[largest[-1]] <= test:
+        raise InputError(f"{table}: a class needs more than {test} images, {largest[-1]} has {counts[largest[-1]]}")
+    return largest
+
+
+def _rows(path: Path, folder: str, files: dict[str, list[str]], test: int) -> Iterator[Row]:
+    for label, images in files.items():
+        for place, image in enumerate(sorted(images)):
+            file = f"{folder}{image[0]}/{image[1]}/{image[2]}/{image}.jpg"
+            yield "test" if place < test else "train", label, file, File(f"{path}/{file}")
+
+
+def _images(table: Path, say: Progress) -> Iterator[tuple[str, str]]:
+    """Id and landmark of each row."""
+    rows = cells(table)
+    if next(rows) != ["id", "url", "landmark_id"]:
+        raise InputError(f"{table} must have the columns id, url, landmark_id, as that of Google Landmarks v2 has")
+    for number, (image, _, label) in enumerate(rows):
+        if len(image) < 3 or not label.isdecimal():
+            raise InputError(f"{table}: must hold ids and numbers of landmarks, got {image!r} and {label!r}")
+        if number % 100_000 == 0:
+            say(f"reading {table.name}", number, max(number, IMAGES))
+        yield image, label
+
+
+def _names(table: Path) -> dict[str, str]:
+    """The last part of a category's address at Wikimedia."""
+    rows = cells(table) if table.is_file() else iter(())
+    return {row[0]: unquote(row[1].rpartition("Category:")[2]).replace("_", " ") for row in rows if len(row) > 1}

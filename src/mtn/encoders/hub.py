@@ -1,0 +1,134 @@
+"""Vision models of the transformers library: from a folder, or from the user's hub cache.
+
+Nothing is fetched, and no code that comes with a model is run.
+"""
+
+import importlib
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from mtn.encoders.base import Encoder, Item
+from mtn.encoders.common import digest, one_line, picture, probe
+from mtn.errors import InputError
+
+CLIP = ("clip", "clip_vision_model")
+DAMAGE = (OSError, ValueError, RuntimeError, KeyError, AttributeError, SafetensorError, pickle.UnpicklingError)
+"""What the library raises on a folder that is not a model's."""
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+
+class VisionModel(Encoder):
+    """CLIP: the projected embedding of the image. Others: the pooled output, flattened.
+
+    Where a model has no pooled output, or its weights were saved without the pooler, it is the mean over the tokens,
+    or the places, of the last hidden state.
+    """
+
+    def __init__(self, folder: Path, name: str, device: torch.device, revision: str | None = None) -> None:
+        self.folder, self.name, self.device, self.revision = folder, name, device, revision
+        self.processor, self.model, self.has_pooler = _load(folder, name)
+        self.model.to(device)
+        try:
+            self.dimension = probe(self, name)
+        except InputError:
+            raise
+        except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise InputError(f"encoder {name!r} must be a model of images alone: {one_line(error)}") from None
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "weights": digest(weight_files(self.folder)),
+            "config": digest([self.folder / "config.json"]),
+            "revision": self.revision,
+            "processor": json.loads(self.processor.to_json_string()),
+        }
+
+    def prepare(self, item: Item) -> np.ndarray:
+        found = self.processor(images=picture(item), return_tensors="np")["pixel_values"][0]
+        return np.asarray(found, np.float32)
+
+    @torch.inference_mode()
+    def encode(self, batch: Sequence[np.ndarray]) -> np.ndarray:
+        if len({one.shape for one in batch}) > 1:
+            raise InputError(f"encoder {self.name!r}: its processor must make all pictures of one size")
+        out = self.model(pixel_values=torch.from_numpy(np.stack(batch)).to(self.device))
+        return self._pool(out).flatten(1).cpu().numpy()
+
+    def _pool(self, out: Any) -> Tensor:
+        pooled: Tensor | None = out.get("image_embeds", out.get("pooler_output") if self.has_pooler else None)
+        if pooled is not None:
+            return pooled
+        last: Tensor = out.last_hidden_state
+        return last.mean(1) if last.ndim == 3 else last.mean((2, 3))
+
+
+def cached(repository: str) -> Path | None:
+    """The snapshot in the local hub cache, if weights are in it; its folder is named after the revision."""
+    hub = need("huggingface_hub")
+    try:
+        files = [hub.try_to_load_from_cache(repository, file) for file in ("config.json", "modules.json")]
+    except ValueError:  # it cannot be a name there
+        return None
+    folders = (Path(file).parent for file in files if isinstance(file, str))
+    return next((folder for folder in folders if any(folder.rglob("*model*.[sb]*"))), None)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Those that the library takes: safetensors if there are any."""
+    return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+
+
+@contextmanager
+def quiet(name: str, folder: Path) -> Iterator[None]:
+    """The library neither reports nor draws bars meanwhile; what it raises becomes one line."""
+    logging = need("transformers").utils.logging
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    except InputError:
+        raise
+    except DAMAGE as error:
+        raise InputError(f"encoder {name!r}: {folder} cannot be loaded: {one_line(error)}") from None
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def _load(folder: Path, name: str) -> tuple[Any, Any, bool]:
+    """The processor, the model, and whether the weights have a pooler. A weight that is missing would be random."""
+    library = need("transformers")
+    if not weight_files(folder):
+        raise InputError(f"encoder {name!r}: {folder} holds no weights (model.safetensors or pytorch_model.bin)")
+    with quiet(name, folder):
+        config = library.AutoConfig.from_pretrained(folder, **LOCAL)
+        processor = library.AutoImageProcessor.from_pretrained(folder, backend="pil", **LOCAL)
+        options = {"dtype": torch.float32, "output_loading_info": True, **LOCAL}
+        if config.model_type in CLIP:
+            kind, options["projection_dim"] = library.CLIPVisionModelWithProjection, config.projection_dim
+        else:
+            kind = library.AutoModel
+        model, report = kind.from_pretrained(folder, **options)
+    missing = sorted(report["missing_keys"])
+    if any("pooler" not in key for key in missing):
+        raise InputError(f"encoder {name!r}: the weights in {folder} lack {', '.join(missing[:3])}")
+    return processor, model.eval(), not missing
+
+
+def need(library: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ImportError:
+        raise InputError(f"this encoder needs {library}: pip install 'mtn[encoders]'") from None
