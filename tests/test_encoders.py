@@ -20,7 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mtn import commands, encoders, images, inputs
+from mtn import commands, encoders, images
 from mtn.encoders import glyph, resnet, simclr
 from mtn.encoders import onnx as onnx_encoder
 from mtn.encoders.base import Encoder
@@ -64,7 +64,7 @@ def refused(match: str) -> Any:
 # ---- glyph
 
 
-def test_glyph_sees_pictures_as_inputs_does(tmp_path: Path) -> None:
+def test_glyph_sees_pictures_as_they_are_stored(tmp_path: Path) -> None:
     encoder = encoders.load("glyph")
     assert isinstance(encoder, glyph.Glyph)
     grey = [one.convert("L").resize((32, 32)) for one in PICTURES]
@@ -72,7 +72,7 @@ def test_glyph_sees_pictures_as_inputs_does(tmp_path: Path) -> None:
     np.testing.assert_array_equal(encode(encoder, grey), glyph.load().encode(seen))
     for place, image in enumerate([*PICTURES, noise(9).convert("LA"), noise(9, 20, 90).convert("P")]):
         image.save(tmp_path / f"{place}.png")
-        np.testing.assert_array_equal(encoder.prepare(image), inputs.picture(tmp_path / f"{place}.png"))
+        np.testing.assert_array_equal(encoder.prepare(image), encoder.prepare(images.decode(tmp_path / f"{place}.png")))
     assert encoder.identity()["weights"] == hashlib.sha256(glyph.WEIGHTS.read_bytes()).hexdigest()
 
 

@@ -54,22 +54,23 @@ def test_the_demo_is_the_command_the_readme_shows() -> None:
 
 
 def on_a_model(command: str) -> bool:
-    return "examples/" in command or command.split()[1] in commands.COMMANDS
+    return "examples/" in command or "digit-features" in command or command.split()[1] in commands.COMMANDS
 
 
 def test_the_commands_on_a_model_run_one_after_the_other(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    short = ["--set", "train.epochs=1", "--set", "method.size=small"]
+    short, told = ["--set", "train.epochs=1", "--set", "method.size=small"], ""
     for line in filter(on_a_model, readme_commands()):
         program, *words = shlex.split(line)
         if program == "python":
             output(sys.executable, *words, cwd=tmp_path)
             continue
-        new = words[0] == "learn" and not Path(words[1]).exists()
+        new = words[0] in ("new", "compare") or (words[0] == "learn" and not Path(words[1]).exists())
         code, said, errors = mtn(*words, *(short if new else []), capsys=capsys, monkeypatch=monkeypatch)
         assert code == 0 and not errors and said
-    assert "lesson" in said and Path("why.png").is_file()
+        told += said
+    assert "lesson" in told and Path("why.png").is_file() and "10 classes, 0 left out" in told
 
 
 OTHERS = [line for line in readme_commands() if not (line.endswith("--out runs/demo") or on_a_model(line))]

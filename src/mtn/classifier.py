@@ -510,7 +510,9 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
     def save(self, folder: str | Path) -> None:
         """Write the model into a folder, new or holding an older state of it. A kill leaves the old or the new one."""
-        if not self.__sklearn_is_fitted__():  # of what it will be
+        if self.encoder is None:
+            check_is_fitted(self)
+        if not self.__sklearn_is_fitted__():  # nothing but what it will take
             facts = {"versions": versions(), "parameters": self._parameters(), "source": getattr(self, "source_", {})}
             return store.save(Path(folder), facts, {}, "# A classifier that has been taught nothing yet\n")
         learner = self._learner

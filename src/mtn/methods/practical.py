@@ -2,10 +2,10 @@
 
 Two parts, trained side by side over all classes seen, weighed on exemplars that neither was trained on:
 
-- prototypes: s cos(A(x - m), A(w_c - m)), A = Sigma^-1/2 of the pooled within-class scatter, m the mean of all seen.
-  Sums over all samples give Sigma and m exactly, so they never forget. Rows w_c start as class means, and are pulled
-  back to them the more, the fewer samples there are; a row stays as it is in a task without samples of its class, which
-  is defended by samples drawn from N(mu_c, Sigma).
+- prototypes: s cos(A(x - m), A(w_c - m)), A = Sigma^-0.45 of the pooled within-class scatter, m the mean of all seen.
+  Sums over all samples give Sigma and m exactly, so they never forget. Rows w_c start as class means, and are held
+  there where samples are few; a row stays as it is in a task without samples of its class, which is defended by samples
+  drawn from N(mu_c, Sigma).
 - network: the transformer of `mtn` over the query and its neighbours, with the model before the task as its teacher.
 
 Both take the softmax over all seen classes, corrected for how often each is drawn: one new class at a time is learned
@@ -28,8 +28,10 @@ from mtn.stream import Task
 
 DRAWN = 64
 """Samples drawn from the Gaussians of earlier classes in each step."""
-PULL = 5.0
-"""Samples that a class mean counts for when its prototype is trained."""
+ROUNDING = 0.9
+"""0 leaves the space as it is, 1 makes the spread within classes the same in all directions (A = Sigma^-ROUNDING/2)."""
+PULL = 8.0
+"""With so many samples of a class, its mean counts as much as they do when its prototype is trained."""
 HELD_OUT = 5
 """Every fifth exemplar is trained on by nobody: the weights of the two parts are fitted on it."""
 TRUST = 0.25
@@ -43,7 +45,7 @@ class Moments(SLDA):
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
-        self._space: tuple[Tensor, Tensor] | None = None
+        self._space: tuple[Tensor, Tensor, Tensor] | None = None
 
     def observe(self, samples: Samples) -> None:
         super().observe(samples)
@@ -56,8 +58,8 @@ class Moments(SLDA):
     def means(self) -> Tensor:
         return (self.total / self.count.clamp(min=1)[:, None]).float()
 
-    def space(self) -> tuple[Tensor, Tensor]:
-        """m and A, which makes the spread within classes the same in all directions.
+    def space(self) -> tuple[Tensor, Tensor, Tensor]:
+        """m, A, and A Sigma^1/2, which gives noise the spread of a class.
 
         Sigma has a prior of the mean variance in all directions, worth as many samples as there are directions.
         """
@@ -67,18 +69,19 @@ class Moments(SLDA):
             variance = (within.trace() / (samples * width)).clamp(min=1e-9)
             prior = width * variance * torch.eye(width, dtype=within.dtype, device=within.device)
             values, vectors = torch.linalg.eigh((within + prior) / (samples + width))
-            self._space = (self.total.sum(0) / samples).float(), (vectors / values.sqrt() @ vectors.T).float()
+            change, spread = ((vectors * values ** (power / 2)) @ vectors.T for power in (-ROUNDING, 1 - ROUNDING))
+            self._space = (self.total.sum(0) / samples).float(), change.float(), spread.float()
         return self._space
 
     def place(self, x: Tensor) -> Tensor:
         """x in that space."""
-        mean, change = self.space()
+        mean, change, _ = self.space()
         return (x - mean) @ change
 
     def draw(self, labels: Tensor) -> Tensor:
         """A sample of each class's Gaussian, in that space."""
         centres = self.place(self.means()[labels])
-        return centres + torch.randn_like(centres)
+        return centres + torch.randn_like(centres) @ self.space()[2]
 
 
 class Practical(Method):
@@ -140,13 +143,10 @@ class Practical(Method):
         return losses.balanced_cross_entropy(self.log_scale.exp() * cosines, y, share)
 
     def pull(self) -> Tensor:
-        """PULL times the mean of |u(w_c) - u(mu_c)|^2 / n_c over the task's classes, u being directions in the space.
-
-        Cross-entropy is a mean over samples: beside it, this is worth PULL samples a class, however many there are.
-        """
+        """The mean of (PULL / n_c)^2 |u(w_c) - u(mu_c)|^2 over the task's classes, u being directions in the space."""
         rows = self.prototypes[self.taught], self.moments.means()[self.taught]
         at, home = (F.normalize(self.moments.place(row), dim=1) for row in rows)
-        return PULL * ((at - home).square().sum(1) / self.moments.count[self.taught]).mean().float()
+        return ((PULL / self.moments.count[self.taught]).square() * (at - home).square().sum(1)).mean().float()
 
     def placed(self) -> Tensor:
         if self._placed is None:
