@@ -74,8 +74,8 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         Share of known samples that `predict(X, unknown=...)` may call unknown.
     random_state : int, RandomState or None
     device : "auto", "cpu", "cuda" or "mps"
-    progress : bool
-        Show on the terminal how far learning is.
+    progress : bool or function
+        Show on the terminal how far learning is, or call the function with what is done, how much of it, of how much.
     settings : dict or None
         Any other key of a recipe, dotted: {"train.min_steps": 100}.
     encoder : str, callable, Encoder or None
@@ -99,7 +99,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         false_alarms: float = 0.05,
         random_state: Any = 0,
         device: str = "auto",
-        progress: bool = False,
+        progress: bool | Progress = False,
         settings: Mapping[str, Any] | None = None,
         encoder: Named | None = None,
     ) -> None:
@@ -343,6 +343,11 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
     def novelty(self, X: Any) -> np.ndarray:
         """N: the higher, the less a query is like any known class."""
         return self._novelty(*self._queries(X, neighbours=True))
+
+    def assess(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """`predict_proba` and `novelty` for the price of one."""
+        z, found = self._queries(X, neighbours=True)
+        return calibration.probabilities(z[:, self._columns()], self.temperature_).numpy(), self._novelty(z, found)
 
     def kneighbors(
         self, X: Any, n_neighbors: int | None = None, return_distance: bool = True
@@ -625,7 +630,10 @@ def _source(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _progress(wanted: bool) -> Iterator[Progress]:
+def _progress(wanted: bool | Progress) -> Iterator[Progress]:
+    if not isinstance(wanted, bool):
+        yield wanted
+        return
     if not wanted:
         yield silent
         return

@@ -258,6 +258,21 @@ def convert_simclr(
     typer.echo(f"{target}: the encoder simclr-r50 of {source}")
 
 
+def serve(
+    model: Model,
+    host: Annotated[str, typer.Option(help="Address to listen at; any but loopback needs --token-file.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Lines `read TOKEN` and `teach TOKEN`: who may ask, and who may teach.")
+    ] = None,
+) -> None:
+    """Answer over HTTP, and show a page to ask, teach and forget."""
+    from mtn.serve import serve  # here: what it needs takes a second to load
+
+    typer.echo(f"{model}: http://{host}:{port}/ until Ctrl-C")
+    serve(model, host, port, token_file)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "new": new,
     "learn": learn,
@@ -267,6 +282,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rename": rename,
     "info": info,
     "export": export_,
+    "serve": serve,
     "extract": extract,
     "convert-simclr": convert_simclr,
 }

@@ -14,7 +14,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """All that Pillow may try: it also knows formats that start other programs."""
 MOST_PIXELS = 100_000_000
 """Of a picture: its size is told before anything is unpacked, and beyond this nothing is."""
-TOO_LARGE = f"it has more than {MOST_PIXELS:,} pixels: shrink it first"
+TOO_LARGE = "it has more than {:,} pixels: shrink it first"
 DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error, zlib.error)
 """What Pillow raises on a broken file."""
 
@@ -26,18 +26,19 @@ class Unreadable(Exception):
     """Says in one line why there is no picture; who knows the path adds it."""
 
 
-def decode(source: Path | bytes) -> Image.Image:
+def decode(source: Path | bytes, most_pixels: int | None = None) -> Image.Image:
     """The picture, unpacked and upright, in the mode it came in."""
+    most = MOST_PIXELS if most_pixels is None else most_pixels
     try:
         file = io.BytesIO(source) if isinstance(source, bytes) else source
         with Image.open(file, formats=FORMATS) as image:
-            if image.width * image.height > MOST_PIXELS:
-                raise Unreadable(TOO_LARGE)
+            if image.width * image.height > most:
+                raise Unreadable(TOO_LARGE.format(most))
             return ImageOps.exif_transpose(image)
     except Image.UnidentifiedImageError:
         raise Unreadable(f"it is not an image ({', '.join(FORMATS)})") from None
     except Image.DecompressionBombError:  # beyond a limit of Pillow's own
-        raise Unreadable(TOO_LARGE) from None
+        raise Unreadable(TOO_LARGE.format(most)) from None
     except DAMAGE as error:
         raise Unreadable((str(error).splitlines() or [type(error).__name__])[0]) from None
 
