@@ -10,9 +10,12 @@ from torch import Tensor
 
 from mtn.losses import (
     balanced_cross_entropy,
+    binary_distillation,
     cross_entropy,
+    less_forget,
     margin_ranking,
     nca,
+    pod_spatial,
     separated_softmax,
     soft_cross_entropy,
     taskwise_distillation,
@@ -261,3 +264,35 @@ def test_nca_is_zero_beyond_the_margin():
     z, y, scale = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([0]), torch.tensor(1.0)
     close(nca(z, y, scale, 0.6), 0.0)  # log 2 - 1.4 < 0
     assert not gradient(lambda z: nca(z, y, scale, 0.6), z).any()
+
+
+def test_binary_distillation_sums_over_classes_and_takes_old_answers_as_targets() -> None:
+    """One sample of class 2 of three. sigmoid(0) = 1/2, sigmoid(ln 3) = 3/4: cross-entropies worked out."""
+    z = torch.tensor([[0.0, LN3, LN3]])
+    plain = LN2 - math.log(1 / 4) - math.log(3 / 4)
+    close(binary_distillation(z, torch.tensor([2]), None), plain)
+    before = torch.tensor([[LN3, 0.0]])  # targets 3/4 and 1/2 for the two old classes
+    first, second = LN2, -(math.log(3 / 4) + math.log(1 / 4)) / 2
+    close(binary_distillation(z, torch.tensor([2]), before), first + second - math.log(3 / 4))
+    close(binary_distillation(z.repeat(4, 1), torch.tensor([2] * 4), before.repeat(4, 1)), first + second + LN4 - LN3)
+
+
+def test_less_forget_is_one_less_the_mean_cosine() -> None:
+    x, before = torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([[4.0, 3.0], [-2.0, 0.0]])
+    close(less_forget(x, before), 1 - (24 / 25 - 1) / 2)
+    close(less_forget(x, 5 * x), 0.0)
+
+
+def test_pod_spatial_compares_sums_of_squares_over_height_and_over_width() -> None:
+    """A 2 x 2 map [[1, 2], [0, 1]]: squares sum to (1, 5) over its rows, (5, 1) over its columns, length sqrt 52.
+
+    [[1, 0], [0, 0]]: (1, 0) and (1, 0), length sqrt 2.
+    """
+    a, b = torch.tensor([[[[1.0, 2.0], [0.0, 1.0]]]]), torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]])
+    profile = [value / math.sqrt(52) for value in (1, 5, 5, 1)]
+    corner = [value / math.sqrt(2) for value in (1, 0, 1, 0)]
+    apart = math.dist(profile, corner)
+    close(pod_spatial([a], [b]), apart)
+    close(pod_spatial([a, b], [b, b]), apart / 2)  # mean over stages
+    close(pod_spatial([torch.cat([a, b])], [torch.cat([b, b])]), apart / 2)  # and over the batch
+    close(pod_spatial([a], [-3 * a]), 0.0)  # neither sign nor size

@@ -92,12 +92,17 @@ def restore(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         owner_name, _, leaf = name.rpartition(".")
         owner = module.get_submodule(owner_name)
-        tensor = tensor.to(own[name].device)
+        tensor = lay_out(tensor, own[name])
         if leaf in owner._parameters:
             trains = getattr(owner, leaf).requires_grad
             setattr(owner, leaf, nn.Parameter(tensor, requires_grad=trains))
         else:
             setattr(owner, leaf, tensor)
+
+
+def lay_out(tensor: Tensor, like: Tensor) -> Tensor:
+    """On the device of `like` and, at the same size, in its strides: sums and products round by them."""
+    return torch.empty_like(like).copy_(tensor) if tensor.shape == like.shape else tensor.to(like.device)
 
 
 def take(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

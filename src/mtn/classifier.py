@@ -213,7 +213,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
     def _configuration(self) -> config.Config:
         settings = dict(self.settings or {})
         for key in settings:
-            if key.startswith("stream.") or key in OWN_PARAMETERS:
+            if key.startswith(("stream.", "images.")) or key in OWN_PARAMETERS:
                 raise InputError(f"settings: {key!r} is not for here: a stream has no place in a classifier, and "
                                  f"{', '.join(OWN_PARAMETERS)} are parameters of their own")  # fmt: skip
         if not 0 <= self.false_alarms < 1:

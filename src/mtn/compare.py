@@ -141,7 +141,7 @@ def _check_streams(config: Config, orders: Sequence[int | str], say: Progress) -
     """Prepare and check the data once, and every order with it; a table's runs need tasks of the same sizes."""
     if len({order_name(order) for order in orders}) < len(orders):
         raise InputError("--orders: two files of the same name cannot be told apart; rename one of them")
-    data, sizes = datasets.load(config.stream.data, say), set()
+    data, sizes = datasets.of(config, say), set()
     for order in orders:
         tasks = split(data, config.stream.model_copy(update={"order": order}))
         sizes.add(tuple(len(task.names) for task in tasks))

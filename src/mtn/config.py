@@ -32,8 +32,8 @@ class Section(BaseModel):
 
 
 class Stream(Section):
-    data: str
-    """A data set's name, an .npz file, or a folder of .npy files."""
+    data: str | Annotated[list[str], Field(min_length=1)]
+    """A data set's name, an .npz file, a folder of .npy files; of images a folder or a zip, or a list of them."""
     first: AtLeastOne | None = None
     """Classes of the first task; unset: half of them."""
     step: AtLeastOne | Annotated[list[AtLeastOne], Field(min_length=1)] | None = None
@@ -45,11 +45,36 @@ class Stream(Section):
     evaluate: Literal["test", "validation"] = "test"
     """Which split the accuracies are measured on."""
 
+    @property
+    def paths(self) -> list[str]:
+        return [self.data] if isinstance(self.data, str) else self.data
+
     @model_validator(mode="after")
     def _one_way_to_split(self) -> "Stream":
         if self.tasks is not None and (self.first is not None or self.step is not None):
             raise ValueError("stream.tasks stands alone: leave out stream.first and stream.step")
         return self
+
+
+class Images(Section):
+    side: Annotated[int, Field(ge=8)] | None = None
+    """Of the square images that features are learned from; unset: stream.data has vectors, which stay as they are."""
+    network: Literal["resnet18", "resnet10"] = "resnet18"
+    """Two blocks a stage, or one."""
+    stem: Literal["small", "large"] | None = None
+    """A 3 x 3 convolution, or ImageNet's, which shrinks images four times; unset: small up to 64 pixels."""
+    width: AtLeastOne = 64
+    """Channels of the first stage; a vector has eight times as many numbers."""
+    weights: str | None = None
+    """A .safetensors or .pt file to start from, named as torchvision's ResNet-18; unset: new weights."""
+    crop: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """Smallest share of an image that a random crop shows; 1: all of it, always."""
+    flip: bool = True
+    """Mirror every other image: not for characters."""
+    jitter: Annotated[float, Field(ge=0, lt=1)] = 0.4
+    """How far brightness, contrast and saturation may be from 1; 0: colours stay."""
+    unreadable: Literal["skip", "refuse"] = "skip"
+    """What happens to the run when a file holds no image: it goes on without it and says so, or it stops."""
 
 
 class Budget(Section):
@@ -80,6 +105,8 @@ class MethodOptions(Section):
     """Add a learned embedding of each neighbour's rank."""
     readout: Literal["cls", "nn", "mix"] = "cls"
     """Adapted query -> linear head; votes of the adapted neighbours; or both."""
+    features: Literal["ssil", "podnet", "ccil"] = "ssil"
+    """What trains the backbone of a method that needs features at rest (mtn, knn); with images only."""
     units: AtLeastOne = 2000
     """Columns of ranpac's random projection."""
     strength: Annotated[float, Field(gt=0)] | Literal["auto"] = 0.01
@@ -115,6 +142,7 @@ class Config(Section):
     """Of initialisation and sampling; the class order has its own."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     stream: Stream
+    images: Images = Images()
     memory: Budget
     method: MethodOptions = MethodOptions()
     train: Train = Train()

@@ -45,7 +45,7 @@ def run(
     if finished is not None:
         return finished
     if tasks is None:
-        tasks = split(datasets.load(config.stream.data, say), config.stream)
+        tasks = split(datasets.of(config, say), config.stream)
     check(config)
     if len(tasks) > 1 and config.memory.select != "reservoir":  # whose classes get what chance gives them
         available = torch.bincount(torch.cat([task.train.y for task in tasks]))
@@ -159,11 +159,12 @@ class Effort:
 class Learner:
     """A method, its memory, and how far into a task they are: fed one task after the other, none of them announced."""
 
-    def __init__(self, config: Config, dimension: int) -> None:
+    def __init__(self, config: Config, *shape: int) -> None:
+        """`shape` is that of a sample: of a vector, or of an image."""
         self.config = config
         torch.manual_seed(config.seed)
-        self.method = make(dimension, config).to(find_device(config.device)).eval()
-        self.memory = Memory(config.memory, dimension)
+        self.method = make(shape[0], config).to(find_device(config.device)).eval()
+        self.memory = Memory(config.memory, *shape)
         self.past: list[Samples] = []  # all samples so far, for a method that remembers everything
         self.before: Method | None = None
         self.stage, self.step = 0, 0  # stages done of the task, steps done of the next one
@@ -181,6 +182,8 @@ class Learner:
         stages = self.method.stages(task)
         for index in range(self.stage, len(stages)):
             self.stage = index
+            if stages[index].itself and not self.step:
+                self.before = self._frozen()
             with self.effort.clock("retrieval"):
                 plan = self.prepare(task, stages[index], say)
             self.train(task, stages[index], plan, say, pause)
@@ -194,14 +197,17 @@ class Learner:
         """The memory is filled before training and stays as it is within the task (docs/design.md, choice 5)."""
         torch.manual_seed(lesson.generator(self.config.seed, task.index, "initialise").initial_seed())
         if self.method.remembers == "exemplars":
-            self.memory.add(task.train, lesson.generator(self.config.seed, task.index, "memory"))
+            self.memory.add(task.train, lesson.generator(self.config.seed, task.index, "memory"), self.method.view)
             if task.old:  # the base alone needs none
                 counts = torch.bincount(self.memory.y, minlength=task.seen)
                 counts[sorted(self.method.forgotten)] = len(self.memory)
                 _check_memory(self.config, counts)
         if self.method.distils and task.index:
-            self.before = copy.deepcopy(self.method).requires_grad_(False)
+            self.before = self._frozen()
         self.method.begin_task(task)
+
+    def _frozen(self) -> Method:
+        return copy.deepcopy(self.method).requires_grad_(False)
 
     def prepare(self, task: Task, stage: Stage, say: Progress = silent) -> lesson.Lesson:
         return lesson.prepare(task, stage, self.method, self.before, self.memory, self.config, say, self.past)
@@ -220,8 +226,7 @@ class Learner:
         mark = time.perf_counter()
 
         def loss(step: int) -> dict[str, Tensor]:
-            terms: dict[str, Tensor] = getattr(self.method, stage.loss)(plan.batch(step), task)
-            return terms
+            return self.method.terms(stage, plan.batch(step), task)
 
         self.method.train()
         for step in minimise(loss, self.optimiser, train, plan.steps, first=self.step, task=task.index):
@@ -249,12 +254,14 @@ class Learner:
         return twin
 
     def kept(self) -> dict[str, float]:
-        """Numbers kept between tasks: vectors that are remembered, weights, statistics."""
+        """Numbers kept between tasks: vectors that are remembered (four bytes of an image are one number), weights,
+        statistics."""
         remembered = len(self.memory) + sum(map(len, self.past))
+        numbers = self.memory.x.shape[1:].numel() * self.memory.x.element_size() // 4
         weights = dict(self.method.named_parameters())
         statistics = [buffer for name, buffer in self.method.state_dict().items() if name not in weights]
         floats = {
-            "exemplars": remembered * self.memory.x.shape[1],
+            "exemplars": remembered * numbers,
             "weights": sum(parameter.numel() for parameter in weights.values()),
             "statistics": sum(buffer.numel() for buffer in statistics if buffer.is_floating_point()),
         }
@@ -275,7 +282,7 @@ class Learner:
         self.optimiser_state = checkpoint.take(tensors, "optimiser.")
         before = checkpoint.take(tensors, "before.")
         if before:
-            self.before = copy.deepcopy(self.method).requires_grad_(False)
+            self.before = self._frozen()
             checkpoint.restore(self.before, before)
 
 
@@ -284,7 +291,7 @@ class Run:
 
     def __init__(self, config: Config, tasks: list[Task], state: Path, say: Progress, save_every: float) -> None:
         self.config, self.tasks, self.path, self.say, self.save_every = config, tasks, state, say, save_every
-        self.learner = Learner(config, tasks[0].train.dimension)
+        self.learner = Learner(config, *tasks[0].train.shape)
         self.correct: list[list[int]] = []  # after each task, of each class seen
         self.done = 0  # tasks
         self.saved = time.monotonic()
@@ -310,8 +317,9 @@ class Run:
         """Test samples answered rightly, of each class seen so far."""
         correct = np.zeros(task.seen, dtype=np.int64)
         learner, say = self.learner, self._say(task)
+        memory = lesson.recall(learner.memory, learner.method)
         for seen in self.tasks[: task.index + 1]:
-            for rows, z in lesson.predictions(learner.method, seen.test, learner.memory, self.config.method.k):
+            for rows, z in lesson.predictions(learner.method, seen.test, memory, self.config.method.k):
                 y = seen.test.y[rows]
                 correct += np.bincount(y[z.argmax(1).cpu() == y], minlength=task.seen)
             say("testing", seen.index + 1, task.index + 1)
@@ -324,10 +332,11 @@ class Run:
         seconds, trained = self.learner.effort.seconds, self.learner.effort.trained_samples
         return {
             "method": self.config.method.name,
-            "data": self.config.stream.data,
+            "data": self.config.stream.paths[0],
             "seed": self.config.seed,
             **metrics.summarise(correct, total, [len(task.names) for task in self.tasks]),
             "seconds": {name: round(value, 4) for name, value in seconds.items()},
+            **self.learner.method.measured(),
             "kept": self.learner.kept(),
             "train_samples_per_second": round(trained / seconds["training"], 1) if trained else None,
             "peak_memory_mb": peak_memory_mb(),
@@ -401,9 +410,10 @@ def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]
     if not tensors:
         return
     state: dict[int, dict[str, Tensor]] = {}
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     for key, value in tensors.items():
         index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
+        state.setdefault(int(index), {})[name] = checkpoint.lay_out(value, parameters[int(index)])
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 

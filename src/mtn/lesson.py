@@ -69,6 +69,8 @@ class Lesson:
     replay: Portion | None
     share: Tensor  # C how often each class is drawn
     steps: int
+    teacher: Method | None = None  # of images: features move, so nothing can be computed once
+    memory: Memory | None = None
 
     @property
     def portions(self) -> list[Portion]:
@@ -91,6 +93,9 @@ class Lesson:
             neighbours=Neighbours.join(near) if near else None,
             before=torch.cat(before).to(device) if before else None,
             share=self.share,
+            id=torch.cat([portion.samples.id[rows] for portion, rows in drawn]).to(device),
+            teacher=self.teacher,
+            memory=self.memory,
         )
 
 
@@ -106,27 +111,39 @@ def prepare(
 ) -> Lesson:
     """The lesson of a stage of a task, `past` being the samples of those before it, for a stage that sees all.
 
-    The old model looks up only exemplars of classes it knows (docs/design.md, choice 6).
+    The old model looks up only exemplars of classes it knows (docs/design.md, choice 6), and with features of its own
+    where they are learned. Images are a lesson of vectors in a stage in which the backbone rests.
     """
     train, k, device = config.train, config.method.k, method.seen.device
     held = method.held_out(task, memory)
     shown = memory.part(~held) if held.any() else memory  # what is held out is nobody's neighbour either
     known = int((shown.y < task.old).sum())
+    images = shown.x.dim() == 4
+    moving = images and not stage.rests
+    mine, theirs = shown, shown
+    if images and stage.rests:
+        mine = recall(shown, method)
+        theirs = shown if before is None else recall(shown.part(shown.y < task.old), before)
 
     first, second = _pools(task, stage, held, memory, past)
     size = min(train.batch, len(first))
     steps = max(math.ceil(stage.epochs * train.epochs * len(first) / size), train.min_steps)
 
-    def portion(name: str, samples: Samples, size: int) -> Portion:
+    def portion(name: str, raw: Samples, size: int) -> Portion:
         key = (config.seed, task.index, name) + (() if stage.loss == "loss" else (stage.loss,))
-        portion = Portion(samples, min(size, len(samples)), key)
+        if moving:
+            return Portion(raw, min(size, len(raw)), key)
+        portion = Portion(method.view(raw), min(size, len(raw)), key)
         drawn = portion.within(steps)
-        samples = samples if drawn is None else samples.select(drawn)
+        samples = portion.samples if drawn is None else portion.samples.select(drawn)
         found: list[Retrieval | None] = [None, None]
         if method.uses_neighbours:
-            found = [*nearest_within(samples, shown, k, (len(shown), known), device, say)]
+            found = [*nearest_within(samples, mine, k, (len(shown), known), device, say)]
         answers = None
         if before is not None:
+            if images:
+                samples = before.view(raw if drawn is None else raw.select(drawn))
+                found[1] = nearest(samples, theirs, k, device, say) if method.uses_neighbours else None
             answers = torch.empty(len(samples), task.old)
             for rows, z in scores(before, samples, found[1]):
                 answers[rows] = z.cpu()
@@ -136,7 +153,8 @@ def prepare(
     new = portion("new", first, size)
     beside = size if stage.evenly else train.replay
     replay = portion("replay", second, beside) if len(second) and beside else None
-    return Lesson(new, replay, _share(new, replay, task.seen).to(device), steps)
+    share = _share(new, replay, task.seen).to(device)
+    return Lesson(new, replay, share, steps, before, shown) if moving else Lesson(new, replay, share, steps)
 
 
 def _pools(task: Task, stage: Stage, held: Tensor, memory: Memory, past: Sequence[Samples]) -> tuple[Samples, Samples]:
@@ -155,8 +173,14 @@ def _pools(task: Task, stage: Stage, held: Tensor, memory: Memory, past: Sequenc
 
 def predictions(method: Method, samples: Samples, memory: Memory, k: int) -> Iterator[tuple[slice, Tensor]]:
     """Scores of every sample with what the memory holds now, chunk by chunk."""
-    found = nearest(samples, memory, k, method.seen.device) if method.uses_neighbours else None
+    samples = method.view(samples)
+    found = nearest(samples, recall(memory, method), k, method.seen.device) if method.uses_neighbours else None
     return scores(method, samples, found)
+
+
+def recall(memory: Memory, method: Method) -> Memory:
+    """The memory as a method looks things up in it."""
+    return memory.seen_by(method.view) if method.uses_neighbours else memory
 
 
 @torch.no_grad()

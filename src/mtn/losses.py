@@ -67,3 +67,31 @@ def nca(similarity: Tensor, y: Tensor, scale: Tensor, margin: float) -> Tensor:
     true = similarity.gather(1, y[:, None])
     others = (scale * similarity).scatter(1, y[:, None], -torch.inf)
     return (others.logsumexp(1) - scale * (true.squeeze(1) - margin)).clamp(min=0).mean()
+
+
+def binary_distillation(z: Tensor, y: Tensor, before: Tensor | None) -> Tensor:
+    """iCaRL, Alg. 3: sigmoid cross-entropy of every class, summed; targets are what was answered before, where it was.
+
+    For new classes the target is whether the sample is one. Mean over the batch.
+    """
+    target = F.one_hot(y, z.shape[1]).to(z)
+    if before is not None:
+        target[:, : before.shape[1]] = before.sigmoid()
+    return F.binary_cross_entropy_with_logits(z, target, reduction="sum") / len(z)
+
+
+def less_forget(x: Tensor, before: Tensor) -> Tensor:
+    """LUCIR, Eq. 6 and PODNet's POD-flat: 1 - cos(q, q_before), mean over B."""
+    return 1 - F.cosine_similarity(x, before, dim=1).mean()
+
+
+def pod_spatial(maps: Sequence[Tensor], before: Sequence[Tensor]) -> Tensor:
+    """PODNet: distance of the unit vectors of a^2 summed over height and over width, mean over B and stages."""
+    apart = [(_profile(now) - _profile(then)).norm(dim=1).mean() for now, then in zip(maps, before, strict=True)]
+    return torch.stack(apart).mean()
+
+
+def _profile(a: Tensor) -> Tensor:
+    """B,C,H,W -> B,C(W + H) of unit length."""
+    squared = a.square()
+    return F.normalize(torch.cat([squared.sum(2).flatten(1), squared.sum(3).flatten(1)], dim=1), dim=1)

@@ -4,6 +4,8 @@ Every policy is one number a sample: its priority. Ring: when it came (the lates
 the herded order. Reservoir: a random key (the largest M keys of a stream are a uniform sample of it).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,13 +13,16 @@ from torch import Tensor
 from mtn.config import Budget
 from mtn.samples import Samples
 
+View = Callable[[Samples], Samples]
+"""Images -> the vectors that a backbone makes of them; vectors stay as they are."""
+
 
 class Memory:
-    """Exemplars as unit vectors with class and id. Rows stand by class, best first."""
+    """Exemplars as unit vectors, or as images in bytes, with class and id. Rows stand by class, best first."""
 
-    def __init__(self, budget: Budget, dimension: int) -> None:
+    def __init__(self, budget: Budget, *shape: int) -> None:
         self.budget = budget
-        self.x = torch.zeros(0, dimension)
+        self.x = torch.zeros(0, *shape, dtype=torch.uint8 if len(shape) == 3 else torch.float32)
         self.y = torch.zeros(0, dtype=torch.long)
         self.id = torch.zeros(0, dtype=torch.long)
         self.priority = torch.zeros(0, dtype=torch.float64)
@@ -26,12 +31,15 @@ class Memory:
     def __len__(self) -> int:
         return len(self.y)
 
-    def add(self, samples: Samples, generator: torch.Generator) -> None:
-        """Take in what deserves a place among `samples`, which arrive in random order; others shrink to make room."""
+    def add(self, samples: Samples, generator: torch.Generator, view: View = lambda samples: samples) -> None:
+        """Take in what deserves a place among `samples`, which arrive in random order; others shrink to make room.
+
+        Herding judges images by their `view`.
+        """
         samples = samples.select(torch.randperm(len(samples), generator=generator))
         y = torch.cat([self.y, samples.y])
         quota = self.quota(torch.bincount(y))
-        priority = torch.cat([self.priority, self._prioritise(samples, quota, generator)])
+        priority = torch.cat([self.priority, self._prioritise(samples, quota, generator, view)])
         self.arrived += len(samples)
         kept = self._best(y, priority, quota)
         old, new = kept[kept < len(self)], kept[kept >= len(self)] - len(self)
@@ -54,9 +62,18 @@ class Memory:
 
     def part(self, rows: Tensor) -> "Memory":
         """The exemplars at `rows` (a mask) alone."""
-        part = Memory(self.budget, self.x.shape[1])
+        part = Memory(self.budget, *self.x.shape[1:])
         part._set(self.x[rows], self.y[rows], self.id[rows], self.priority[rows])
         return part
+
+    def seen_by(self, view: View) -> "Memory":
+        """The same exemplars as vectors."""
+        if self.x.dim() == 2:
+            return self
+        x = view(self.samples()).x()
+        seen = Memory(self.budget, x.shape[1])
+        seen._set(x, self.y, self.id, self.priority)
+        return seen
 
     def samples(self) -> Samples:
         """The exemplars, to be replayed."""
@@ -90,12 +107,13 @@ class Memory:
         place = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[order]]
         return order[place < quota[y[order]]].sort().values
 
-    def _prioritise(self, samples: Samples, quota: Tensor, generator: torch.Generator) -> Tensor:
+    def _prioritise(self, samples: Samples, quota: Tensor, generator: torch.Generator, view: View) -> Tensor:
         if self.budget.select == "reservoir":
             return torch.rand(len(samples), generator=generator, dtype=torch.float64)
         if self.budget.select == "ring":
             return self.arrived + torch.arange(len(samples), dtype=torch.float64)
         priority = torch.full((len(samples),), -torch.inf, dtype=torch.float64)
+        samples = view(samples)
         for label in samples.y.unique():
             rows = (samples.y == label).nonzero().squeeze(1)
             chosen = rows[herd(samples.x(rows), int(quota[label]))]

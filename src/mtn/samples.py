@@ -1,4 +1,4 @@
-"""What flows through the package: feature vectors with a class and an identity each."""
+"""What flows through the package: feature vectors, or images, with a class and an identity each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ CHUNK = 1024
 
 
 class Matrix(Protocol):
-    """N,D: an array, or the rows of several files as if they were one."""
+    """N,D or N,H,W,3: an array, or the rows of several files as if they were one."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -24,9 +24,9 @@ class Matrix(Protocol):
 
 @dataclass(frozen=True)
 class Samples:
-    """Some rows of a feature matrix that may lie on disk; vectors are read, widened and scaled only when asked for."""
+    """Some rows of a matrix that may lie on disk; vectors are read, widened and scaled only when asked for."""
 
-    source: Matrix  # all rows, any real type, perhaps memory-mapped
+    source: Matrix  # all rows, any real type, perhaps memory-mapped; of images bytes
     rows: np.ndarray  # N: which of them
     y: Tensor  # N: class
     id: Tensor  # N: travels with a sample for ever
@@ -35,13 +35,19 @@ class Samples:
         return len(self.rows)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a sample: D, or H,W,3."""
+        return self.source.shape[1:]
+
+    @property
     def dimension(self) -> int:
         return int(self.source.shape[1])
 
     def x(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Unit-length float32 vectors (cosine is the metric everywhere: docs/design.md, choice 7)."""
+        """Unit-length float32 vectors (cosine is the metric everywhere: docs/design.md, choice 7); images in bytes."""
         rows = self.rows[index.numpy() if isinstance(index, Tensor) else index]
-        return unit(self.source[rows])
+        found = self.source[rows]
+        return torch.from_numpy(found) if len(self.shape) == 3 else unit(found)
 
     def select(self, index: np.ndarray | Tensor) -> "Samples":
         """The samples at `index` (positions or a mask)."""
@@ -60,9 +66,9 @@ class Samples:
         """The same samples, without the rows of the source that are not among them."""
         return Samples(self.source[self.rows], np.arange(len(self)), self.y, self.id)
 
-    def chunks(self) -> Iterator[slice]:
-        for start in range(0, len(self), CHUNK):
-            yield slice(start, min(start + CHUNK, len(self)))
+    def chunks(self, size: int = CHUNK) -> Iterator[slice]:
+        for start in range(0, len(self), size):
+            yield slice(start, min(start + size, len(self)))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
-"""What the world gives us -> `Data`. A name of the table below, an .npz file, a folder of .npy files, or a store."""
+"""What the world gives us -> `Data`. A name of the table below, an .npz file, a folder of .npy files, or a store.
+
+Where a run learns from images: such a name, or whatever mtn.datasets.sources lists.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from mtn.datasets import arrays, glyphs, shards
+from mtn.config import Config
+from mtn.datasets import arrays, glyphs, pictures, shards, sources
 from mtn.errors import InputError, closest
 from mtn.progress import Progress, silent
 from mtn.samples import Data
@@ -13,6 +17,20 @@ DATASETS: dict[str, Callable[[Progress], Path]] = {
     "glyphs-1k": lambda say: glyphs.prepare(1000, on_progress=say),
 }
 """Name -> what prepares its folder of arrays on first use."""
+
+
+def of(config: Config, say: Progress = silent) -> Data:
+    """What a run learns from."""
+    images, paths = config.images, config.stream.paths
+    if images.side is None:
+        if len(paths) > 1:
+            raise InputError(f"stream.data: vectors come from one place, got {len(paths)}; images need images.side")
+        return load(paths[0], say)
+    if paths[0] in DATASETS:
+        listing = pictures.drawn(DATASETS[paths[0]](say))
+    else:
+        listing = sources.listing([Path(path).expanduser() for path in paths], say=say)
+    return pictures.load(listing, images.side, images.unreadable == "skip", say)
 
 
 def load(data: str, say: Progress = silent) -> Data:

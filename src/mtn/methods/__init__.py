@@ -8,19 +8,22 @@ from mtn.methods.analytic import NCM, SLDA, RanPAC, Ridge
 from mtn.methods.base import Batch, LinearHead, Method, Stage, class_means
 from mtn.methods.baselines import ER, KNN, FineTune, GDumb, Joint
 from mtn.methods.bic import BiC
-from mtn.methods.ccil import CCIL
+from mtn.methods.ccil import CCIL, CCILSD
 from mtn.methods.icarl import ICaRL
+from mtn.methods.learned import Learned
 from mtn.methods.lucir import LUCIR, LUCIRBalanced, LUCIRFree
 from mtn.methods.lwf import LwF
-from mtn.methods.mtn import MTN
+from mtn.methods.mtn import MTN, MTNUnlocked
 from mtn.methods.podnet import PODNet
 from mtn.methods.practical import Practical
 from mtn.methods.ssil import SSIL
 
 METHODS: dict[str, type[Method]] = {
     "mtn": MTN,
+    "mtn-unlocked": MTNUnlocked,
     "ssil": SSIL,
     "ccil": CCIL,
+    "ccil-sd": CCILSD,
     "podnet": PODNet,
     "lucir": LUCIR,
     "lucir-free": LUCIRFree,
@@ -60,9 +63,11 @@ def find(name: str) -> type[Method]:
 
 
 def check(config: Config) -> None:
-    """Refuse a method that is not there, or a loss that is not its own."""
+    """Refuse a method that is not there, images where it can do nothing with them, or a loss that is not its own."""
     name, loss = config.method.name, config.train.loss
     losses = find(name).losses
+    if config.images.side is not None and find(name).backbone_by == "nobody":
+        raise InputError(f"method {name!r} is for features that do not move: leave out images.side, and give vectors")
     if loss is not None and loss not in losses:
         takes = f"takes {', '.join(losses)}" if losses else "has no loss to choose"
         raise InputError(f"train.loss = {loss!r}: method {name!r} {takes}")
@@ -70,4 +75,7 @@ def check(config: Config) -> None:
 
 def make(dimension: int, config: Config) -> Method:
     check(config)
-    return find(config.method.name)(dimension, config)
+    method = find(config.method.name)
+    if config.images.side is None:
+        return method(dimension, config)
+    return Learned(method, find(config.method.features) if method.backbone_by == "another" else None, config)

@@ -24,6 +24,7 @@ class Analytic(Method):
 
     remembers = "nothing"
     rows = ("total", "count")
+    backbone_by = "nobody"  # sums of features that moved are of no use
     total: Tensor
     count: Tensor
 

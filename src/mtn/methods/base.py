@@ -7,11 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mtn.backbone import Features
 from mtn.config import Config
 from mtn.errors import InputError
 from mtn.memory import Memory
 from mtn.model import Head, spread
 from mtn.neighbours import Neighbours
+from mtn.samples import Samples
 from mtn.stream import Task
 
 
@@ -19,12 +21,15 @@ from mtn.stream import Task
 class Batch:
     """What a step sees: first what the stage is about, then what is replayed."""
 
-    x: Tensor  # B,D
+    x: Tensor  # B,D, or images in bytes: B,H,W,3
     y: Tensor  # B
     fresh: int  # how many of them are not replayed
     neighbours: Neighbours | None  # for methods that ask for them
     before: Tensor | None  # B,n logits of the model before the task, for methods that distil
     share: Tensor  # C how often the loop draws each class
+    id: Tensor | None = None  # B
+    teacher: "Method | None" = None  # of images: the model before the task, which sees them as they are augmented
+    memory: Memory | None = None  # of images: whose features are the neighbours
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class Stage:
     epochs: float = 1.0  # times train.epochs
     lr: float = 1.0  # times train.lr
     only: str = ""  # the beginning of the names of the parameters that move
+    rests: bool = False  # the backbone, where there is one: features are computed once
+    itself: bool = False  # its teacher is the model as the stage finds it
 
 
 class Method(nn.Module):
@@ -46,12 +53,18 @@ class Method(nn.Module):
     Anything it keeps between tasks is a parameter (a weight) or a buffer (a statistic): that is saved, and counted.
     """
 
-    uses_neighbours: ClassVar[bool] = False  # wants the k nearest exemplars of every sample
-    distils: ClassVar[bool] = False  # wants the logits of the model before the task
-    remembers: ClassVar[Literal["exemplars", "nothing", "everything"]] = "exemplars"
+    uses_neighbours: bool = False  # wants the k nearest exemplars of every sample
+    distils: bool = False  # wants the logits of the model before the task
+    remembers: Literal["exemplars", "nothing", "everything"] = "exemplars"
     needs: ClassVar[int] = 0  # exemplars that every class must have once there are old ones
     losses: ClassVar[tuple[str, ...]] = ()  # what train.loss may be, the default first
     rows: ClassVar[tuple[str, ...] | None] = None  # the state that has one row a class, for `forget`
+
+    # Of images:
+    backbone_by: ClassVar[Literal["itself", "another", "nobody"]] = "itself"  # who trains the backbone
+    holds: ClassVar[bool] = False  # wants `hold`
+    signed: ClassVar[bool] = False  # wants features that may be negative: no last ReLU
+    afresh: ClassVar[bool] = False  # starts each task from new weights
 
     seen: Tensor
 
@@ -81,6 +94,27 @@ class Method(nn.Module):
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         """Named terms; the loop minimises their sum."""
         raise NotImplementedError
+
+    def terms(self, stage: Stage, batch: Batch, task: Task) -> dict[str, Tensor]:
+        """What the loop asks for: the loss that the stage names."""
+        found: dict[str, Tensor] = getattr(self, stage.loss)(batch, task)
+        return found
+
+    def logits(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
+        """What is distilled from it."""
+        return self.scores(x, neighbours)
+
+    def hold(self, now: Features, before: Features, task: Task) -> dict[str, Tensor]:
+        """Terms that hold features near those of the model before the task; on vectors they would be zero."""
+        return {}
+
+    def view(self, samples: Samples) -> Samples:
+        """Samples as the vectors that `scores` takes."""
+        return samples
+
+    def measured(self) -> dict[str, float]:
+        """What the result should tell beside accuracies."""
+        return {}
 
     def end_task(self, task: Task, memory: Memory) -> None:
         """What is fitted after training, in closed form."""

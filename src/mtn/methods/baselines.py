@@ -19,6 +19,7 @@ class KNN(Method):
 
     uses_neighbours = True
     rows = ()
+    backbone_by = "another"
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         return ()
@@ -41,7 +42,7 @@ class ER(LinearHead):
 class FineTune(ER):
     """The same without replay: what forgetting looks like when nothing is done about it."""
 
-    remembers: ClassVar[Literal["exemplars", "nothing", "everything"]] = "nothing"
+    remembers = "nothing"
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         return (Stage(replays="nothing"),)
@@ -50,7 +51,8 @@ class FineTune(ER):
 class Joint(ER):
     """The same with all data seen so far, from new weights at each task: the upper bound."""
 
-    remembers: ClassVar[Literal["exemplars", "nothing", "everything"]] = "everything"
+    remembers: Literal["exemplars", "nothing", "everything"] = "everything"
+    afresh = True
     sees: ClassVar[Literal["all", "memory"]] = "all"
 
     def begin_task(self, task: Task) -> None:

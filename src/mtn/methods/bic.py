@@ -54,7 +54,9 @@ class BiC(LinearHead):
         self.correction.reset(task.old)
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        correct = Stage("correction_loss", sees="held out", replays="nothing", epochs=2.0, only="correction.")
+        correct = Stage(
+            "correction_loss", sees="held out", replays="nothing", epochs=2.0, only="correction.", rests=True
+        )
         return (Stage(), correct) if task.old and task.new else (Stage(),)
 
     def held_out(self, task: Task, memory: Memory) -> Tensor:

@@ -1,8 +1,9 @@
 """LUCIR: cosine head, imprinted new rows, margin ranking (Hou et al., CVPR 2019).
 
 Faithful: eta <q, w> of unit vectors with a learned scale from 1; new rows are class means at the mean norm of old rows;
-old rows are frozen; margin 0.5 against the two best new classes for old samples, on cosines before the scale. On frozen
-features the less-forget term 1 - cos(q, q_before) is identically zero. The official code freezes old rows because of
+old rows are frozen; margin 0.5 against the two best new classes for old samples, on cosines before the scale; where
+features are learned, no last ReLU and 5 sqrt(n/m) (1 - cos(q, q_before)), 5 being for small images. On frozen
+features this less-forget term is identically zero. The official code freezes old rows because of
 that term, so without it one may ask whether they should move: `lucir-free` lets them. `lucir-balanced` adds the
 class-balanced fine-tuning on exemplars.
 """
@@ -14,18 +15,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtn import losses
+from mtn.backbone import Features
 from mtn.config import Config
 from mtn.methods.base import Batch, Method, Stage, class_means, unit_rows
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
 
-MARGIN, RIVALS = 0.5, 2
+MARGIN, RIVALS, LESS_FORGET = 0.5, 2, 5.0
 
 
 class LUCIR(Method):
-    """L = CE(eta cos) + margin ranking."""
+    """L = CE(eta cos) + margin ranking + less-forget."""
 
     rows = ("weight",)
+    holds = True
+    signed = True
     frozen: ClassVar[bool] = True  # old rows do not move, unless there are no new ones
 
     def __init__(self, dimension: int, config: Config) -> None:
@@ -58,6 +62,10 @@ class LUCIR(Method):
             "margin": losses.margin_ranking(cosines, batch.y, task.old, MARGIN, RIVALS),
         }
 
+    def hold(self, now: Features, before: Features, task: Task) -> dict[str, Tensor]:
+        weight = LESS_FORGET * (task.old / max(task.new, 1)) ** 0.5
+        return {"less_forget": weight * losses.less_forget(now.x, before.x)}
+
 
 class LUCIRFree(LUCIR):
     frozen = False
@@ -67,7 +75,7 @@ class LUCIRBalanced(LUCIR):
     """Then 20 epochs, where 10 is the recipe, at a tenth of the rate on exemplars alone, cross-entropy."""
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        balanced = Stage("balanced_loss", sees="memory", replays="nothing", epochs=2.0, lr=0.1)
+        balanced = Stage("balanced_loss", sees="memory", replays="nothing", epochs=2.0, lr=0.1, rests=True)
         return (Stage(), balanced) if task.old else (Stage(),)
 
     def balanced_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:

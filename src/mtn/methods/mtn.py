@@ -7,6 +7,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,7 @@ class MTN(SSIL):
     """z = g(h(q, V)): the query and its k nearest exemplars -> transformer -> adapted query -> linear head."""
 
     uses_neighbours = True
+    backbone_by: ClassVar[Literal["itself", "another", "nobody"]] = "another"
     losses = ("ss", "ce", "balanced", "ccil")
     rows = (*SSIL.rows, "transformer.labels.weight")
 
@@ -80,6 +82,13 @@ class MTN(SSIL):
         adapted = self.adapt(x, neighbours)
         votes: Tensor = self.vote(adapted, neighbours, int(self.seen))
         return votes if self.config.method.readout == "nn" else votes + self.head(adapted[:, 0])
+
+
+class MTNUnlocked(MTN):
+    """End to end: the loss reaches the backbone through the query. Neighbours' features are constants that grow stale
+    and are computed anew every so many steps (mtn.methods.learned.Bank). On vectors it is MTN."""
+
+    backbone_by = "itself"
 
 
 def _compile(forward: Callable[..., Tensor]) -> Callable[..., Tensor] | None:

@@ -1,9 +1,11 @@
-"""PODNet on frozen features: several proxies a class and the NCA loss (Douillard et al., ECCV 2020).
+"""PODNet: several proxies a class, the NCA loss, pooled outputs distillation (Douillard et al., ECCV 2020).
 
 Faithful: K = 10 proxies a class, local similarity classifier, margin 0.6, new proxies from k-means of the class's
 features, old ones frozen in the main training, then a balanced fine-tuning of all proxies on exemplars. The margin
 works: it is taken from the true class alone, which is left out of the denominator, with a hinge at 0, as in the paper;
-in the released code it cancels. On frozen features the POD terms are identically zero. Departs: the base starts from
+in the released code it cancels. Where features are learned: no last ReLU, POD-spatial over all stages and POD-flat,
+3 and 1 (for small images) times sqrt(s/m), and a backbone that rests in the balanced fine-tuning; on frozen features
+both terms are identically zero. Departs: the base starts from
 k-means too, as a random start hardly learns it in ten epochs; the scale is the exponential of what is learned, as it
 would otherwise turn negative where features lie closer together than the margin.
 """
@@ -15,23 +17,28 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from mtn import losses
+from mtn.backbone import Features
 from mtn.config import Config
 from mtn.methods.base import Batch, Method, Stage, unit_rows
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
 
 PROXIES, MARGIN = 10, 0.6
+SPATIAL, FLAT = 3.0, 1.0
 
 
 class PODNet(Method):
     """y_c = sum_k softmax_k(s_ck) s_ck, s = -||q - theta_ck||^2 of unit vectors; scores eta y_c."""
 
     rows = ("proxies",)
+    holds = True
+    signed = True
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
         self.proxies = nn.Parameter(torch.zeros(0, PROXIES, dimension))
         self.log_scale = nn.Parameter(torch.zeros(()))
+        self.margin = MARGIN if config.images.side is None else 0.0
 
     def begin_task(self, task: Task) -> None:
         super().begin_task(task)
@@ -40,7 +47,7 @@ class PODNet(Method):
         self.proxies = nn.Parameter(torch.cat([old, *new]))
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        balanced = Stage("balanced_loss", sees="memory", replays="nothing", epochs=2.0, lr=0.1)
+        balanced = Stage("balanced_loss", sees="memory", replays="nothing", epochs=2.0, lr=0.1, rests=True)
         return (Stage(), balanced) if task.old else (Stage(),)
 
     def similarities(self, x: Tensor, frozen: int = 0) -> Tensor:
@@ -54,10 +61,17 @@ class PODNet(Method):
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         frozen = task.old if task.new else 0
-        return {"nca": losses.nca(self.similarities(batch.x, frozen), batch.y, self.log_scale.exp(), MARGIN)}
+        return {"nca": losses.nca(self.similarities(batch.x, frozen), batch.y, self.log_scale.exp(), self.margin)}
 
     def balanced_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        return {"nca": losses.nca(self.similarities(batch.x), batch.y, self.log_scale.exp(), MARGIN)}
+        return {"nca": losses.nca(self.similarities(batch.x), batch.y, self.log_scale.exp(), self.margin)}
+
+    def hold(self, now: Features, before: Features, task: Task) -> dict[str, Tensor]:
+        more = (task.seen / max(task.new, 1)) ** 0.5
+        return {
+            "pod_spatial": SPATIAL * more * losses.pod_spatial(now.maps, before.maps),
+            "pod_flat": FLAT * more * losses.less_forget(now.x, before.x),
+        }
 
 
 def _cluster(task: Task, seed: int) -> list[Tensor]:

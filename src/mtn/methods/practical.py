@@ -87,6 +87,7 @@ class Moments(SLDA):
 class Practical(Method):
     uses_neighbours = True
     distils = True
+    backbone_by = "nobody"
     rows = ("prototypes", "network.head.weight", "network.head.bias", "network.transformer.labels.weight")
     taught: Tensor
     weights: Tensor

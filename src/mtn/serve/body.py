@@ -31,6 +31,7 @@ EXACT = 2**53
 """Whole numbers beyond this are not exact everywhere."""
 
 JSON, RAW, PARTS = "application/json", "application/octet-stream", "multipart/form-data"
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]  # true is no number
 Text = Annotated[str, Field(min_length=1, max_length=MOST_LETTERS)]
 
 
@@ -38,7 +39,7 @@ class Question(BaseModel):
     """Vectors; or sentences, of a model that reads text."""
 
     model_config = ConfigDict(extra="forbid")
-    vectors: list[list[FiniteFloat]] | None = Field(None, min_length=1, max_length=MOST_ROWS)
+    vectors: list[list[Number]] | None = Field(None, min_length=1, max_length=MOST_ROWS)
     texts: list[Text] | None = Field(None, min_length=1, max_length=MOST_ITEMS)
 
 
