@@ -62,7 +62,7 @@ class Service:
         words = ["serve", str(self.folder), "--port", str(self.port), *self.options]
         self.process = starting.Process(target=run, args=(words, self.undo, self.log))
         self.process.start()
-        self.until(lambda: self.client.get("/readyz").status_code == 200, 60)
+        self.until(lambda: self.client.get("/readyz").status_code == 200)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,7 +73,7 @@ class Service:
         self.process.kill()
         assert stopped, self.log.read_text()[-3000:]
 
-    def until(self, true: Any, seconds: float = 30) -> None:
+    def until(self, true: Any, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
