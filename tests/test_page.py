@@ -115,6 +115,8 @@ def test_pictures_are_pasted_and_dropped(page: Page, service: Service) -> None:
         const event = kind === "drop" ? new DragEvent(kind, facts) : new ClipboardEvent(kind, facts);
         document.querySelector(area).dispatchEvent(event);
     }"""
+    page.goto(service.url)
+    expect(page.locator("#summary")).to_contain_text("classes", timeout=SOON)
     for area, kind, label in (("body", "paste", KNOWN[2]), ("#ask-drop", "drop", KNOWN[1])):
         page.evaluate(give, [area, kind, list(png(glyphs.render("test", label)[0]))])
         expect(page.locator("#answer-title")).to_have_text(name(label), timeout=SOON)
