@@ -80,10 +80,10 @@ def test_prototypes_are_pulled_to_their_means_by_hand(start) -> None:
     practical.moments._space = torch.zeros(2), torch.eye(2), torch.eye(2)
     practical.moments.total = torch.tensor([[4.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
     practical.moments.count = torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)
-    practical.prototypes = torch.nn.Parameter(torch.cat([3 * turned, torch.tensor([[1.0, 0.0]])]))
+    practical._home = None
     practical.taught = torch.tensor([True, True, False])
     # |(0.6, 0.8) - (1, 0)|^2 = 0.8 of 4 samples, |(1, 0) - (0, 1)|^2 = 2 of 2 samples; the third class is not taught
-    assert practical.pull().item() == pytest.approx(PULL**2 * (0.8 / 4**2 + 2 / 2**2) / 2)
+    assert practical.pull(turned).item() == pytest.approx(PULL**2 * (0.8 / 4**2 + 2 / 2**2) / 2)
 
 
 def test_prototypes_of_classes_without_new_samples_stay(start) -> None:

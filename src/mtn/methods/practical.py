@@ -100,6 +100,7 @@ class Practical(Method):
         self.network = MTN(dimension, config)
         self.register_buffer("taught", torch.zeros(0, dtype=torch.bool))  # classes the task has samples of
         self.register_buffer("weights", torch.tensor([1.0, 0.0]))  # of prototypes and network
+        self._home: Tensor | None = None  # directions of the means of the task's classes
         self._placed: Tensor | None = None  # directions of the prototypes in the space, when the task began or ended
 
     def begin_task(self, task: Task) -> None:
@@ -110,7 +111,7 @@ class Practical(Method):
         means = self.moments.means()[task.old :]
         self.prototypes = nn.Parameter(torch.cat([self.prototypes.detach(), means.to(self.prototypes)]))
         self.taught = torch.bincount(task.train.y, minlength=task.seen).bool().to(self.taught.device)
-        self._placed = None
+        self._home = self._placed = None
 
     def held_out(self, task: Task, memory: Memory) -> Tensor:
         """By id, so for good; a class with nothing else to train on gives none."""
@@ -120,17 +121,18 @@ class Practical(Method):
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         z = self.network.scores(batch.x, batch.neighbours)
+        moving = F.normalize(self.moments.place(self.prototypes[self.taught]), dim=1)
         terms = {
             "network": losses.balanced_cross_entropy(z, batch.y, batch.share),
-            "prototypes": self.prototype_loss(batch),
-            "pull": self.pull(),
+            "prototypes": self.prototype_loss(batch, moving),
+            "pull": self.pull(moving),
         }
         if batch.before is not None:
             terms["distillation"] = losses.taskwise_distillation(z, batch.before, [slice(0, task.old)], 1.0)
         return terms
 
-    def prototype_loss(self, batch: Batch) -> Tensor:
-        """Of the batch, and of samples drawn for the classes whose rows stay."""
+    def prototype_loss(self, batch: Batch, moving: Tensor) -> Tensor:
+        """Of the batch, and of samples drawn for the classes whose rows stay; `moving` are directions of the others."""
         x, y, share = self.moments.place(batch.x), batch.y, batch.share
         others = (~self.taught & (self.moments.count > 0)).nonzero().squeeze(1)
         if len(others):
@@ -139,15 +141,15 @@ class Practical(Method):
             evenly = torch.zeros_like(share).index_fill_(0, others, DRAWN / len(others))
             share = (len(batch.y) * share + evenly) / len(y)
         unit, taught = F.normalize(x, dim=1), self.taught.nonzero().squeeze(1)
-        moving = F.normalize(self.moments.place(self.prototypes[taught]), dim=1)
         cosines = (unit @ self.placed().T).index_copy(1, taught, unit @ moving.T)
         return losses.balanced_cross_entropy(self.log_scale.exp() * cosines, y, share)
 
-    def pull(self) -> Tensor:
+    def pull(self, moving: Tensor) -> Tensor:
         """The mean of (PULL / n_c)^2 |u(w_c) - u(mu_c)|^2 over the task's classes, u being directions in the space."""
-        rows = self.prototypes[self.taught], self.moments.means()[self.taught]
-        at, home = (F.normalize(self.moments.place(row), dim=1) for row in rows)
-        return ((PULL / self.moments.count[self.taught]).square() * (at - home).square().sum(1)).mean().float()
+        if self._home is None:
+            self._home = F.normalize(self.moments.place(self.moments.means()[self.taught]), dim=1)
+        weight = (PULL / self.moments.count[self.taught]).square().float()
+        return (weight * (moving - self._home).square().sum(1)).mean()
 
     def placed(self) -> Tensor:
         if self._placed is None:
