@@ -31,21 +31,30 @@ class Client:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self.free: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []  # since when
 
     async def ask(self, x: np.ndarray) -> bytes:
         return await self.send("POST /predict", x.tobytes(), "application/octet-stream")
 
     async def send(self, what: str, body: bytes = b"", kind: str = "application/json") -> bytes:
-        reader, writer = self.free.pop() if self.free else await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await self.connection()
         head = f"{what} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
         answer = (await reader.readuntil(b"\r\n\r\n")).decode()
         length = int(answer.lower().split("content-length: ")[1].split("\r\n")[0])
         content = await reader.readexactly(length)
         assert answer.split()[1] in ("200", "202"), content
-        self.free.append((reader, writer))
+        self.free.append((time.monotonic(), reader, writer))
         return content
+
+    async def connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A free one, unless it is idle for so long that the service may close it."""
+        while self.free:
+            since, reader, writer = self.free.pop()
+            if time.monotonic() - since < 2:
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection("127.0.0.1", self.port)
 
 
 def make(folder: Path) -> None:
