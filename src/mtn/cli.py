@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +13,10 @@ import torch
 import typer
 from rich.console import Console
 
-from mtn import commands, config, datasets, learn, report
+from mtn import commands, config, datasets, grid, learn, report
 from mtn import compare as comparison
-from mtn.errors import InputError
+from mtn import reproduce as reproduction
+from mtn.errors import InputError, closest
 from mtn.methods import METHODS
 from mtn.progress import bar
 from mtn.version import __version__
@@ -72,6 +74,44 @@ def compare(
 
 
 @app.command()
+def reproduce(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{', '.join(grid.TARGETS)}, or all.")],
+    data: Annotated[str, typer.Option(metavar="DATA", help="As stream.data, or with --encoder as `mtn extract`.")],
+    encoder: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Makes vectors of images or sentences first.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0,1,2",
+    fast: Annotated[bool, typer.Option("--fast", help="Small sizes: to see it work, not to reproduce.")] = False,
+    limit: Annotated[
+        float, typer.Option(metavar="MINUTES", min=0, help="A run expected to take longer is left out.")
+    ] = reproduction.LIMIT / 60,
+    also: Annotated[
+        list[str],
+        typer.Option(metavar="NAME", help="Run this one all the same: neighbours/large/10; * fits any; repeatable."),
+    ] = [],  # noqa: B006
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes at once; as many as there are cores if unset.")
+    ] = None,
+    out: Out = None,
+) -> None:
+    """Make the paper's tables and figures on other data: a folder of them, and a page."""
+    if target != "all" and target not in grid.TARGETS:
+        raise InputError(f"TARGET: no {target!r}: {closest(target, [*grid.TARGETS, 'all'])}")
+    numbers = [_seed(seed) for seed in _list(seeds, "--seeds")][: 1 if fast else None]
+    folder = out or Path("runs") / f"{_stem(Path(data).stem)}-reproduce{'-fast' if fast else ''}"
+    named = {"--data": data, "--encoder": encoder, "--seeds": ",".join(map(str, numbers)), "--out": str(folder)}
+    words = [word for option, value in named.items() if value for word in (option, value)] + ["--fast"] * fast
+    with resumable(folder), bar(console) as say:
+        vectors, pictures = reproduction.encoded(data, encoder, folder, say)
+        setting = grid.setting(vectors, numbers, fast, say)
+        report_on = reproduction.Report(folder, lambda name: shlex.join(["mtn", "reproduce", name, *words]), pictures)
+        targets = list(grid.TARGETS) if target == "all" else [target]
+        options: dict[str, Any] = {"limit": 60 * limit, "also": also, "jobs": jobs}
+        page = reproduction.reproduce(setting, targets, report_on, say=say, tell=_print, **options)
+    console.print(str(page), highlight=False)
+
+
+@app.command()
 def recipes() -> None:
     """List the recipes that come with the package, and the keys they are made of."""
     for name in config.recipe_names():
@@ -125,6 +165,10 @@ def _print_line(result: dict[str, Any]) -> None:
     average, name = result["average_incremental_accuracy"], result["method"]
     which = f"seed {result['seed']}, class order {result['config']['stream']['order']}"
     console.print(f"{name} {which}: average incremental accuracy {average:.1f} % ({seconds:.0f} s)", highlight=False)
+
+
+def _print(line: str) -> None:
+    console.print(line, highlight=False, markup=False)
 
 
 def _stem(name: str) -> str:

@@ -54,7 +54,7 @@ def compare(
     checkpoint.write_json(out / MARK, {"methods": list(methods), "seeds": list(seeds), "orders": list(orders)})
     done: dict[Path, dict[str, Any]] = {}
     failed: list[str] = []
-    for folder, answer in _run_all(work, jobs or _cores(config), say):
+    for folder, answer in run_all(work, jobs or cores(config), say):
         if isinstance(answer, InputError):
             failed.append(f"{folder.name}: {answer}")
         else:
@@ -70,7 +70,7 @@ def compare(
 Answer = tuple[Path, dict[str, Any] | InputError]
 
 
-def _run_all(work: list[tuple[Config, Path]], jobs: int, say: Progress) -> Iterator[Answer]:
+def run_all(work: list[tuple[Config, Path]], jobs: int, say: Progress) -> Iterator[Answer]:
     """Each cell's result or error, as they are finished.
 
     Threads a process depend on the command alone, not on what is left to do: rounding depends on them.
@@ -130,7 +130,7 @@ def _listen(queue: Any, say: Progress) -> None:
         say(*said)
 
 
-def _cores(config: Config) -> int:
+def cores(config: Config) -> int:
     """Processes that do not get in each other's way: one a core, one in all on an accelerator."""
     if find_device(config.device).type != "cpu":
         return 1
@@ -164,7 +164,8 @@ def cell(config: Config, method: str, seed: int, order: int | str) -> Config:
         values |= {"method": own["method"], "train": own["train"]}
     elif config.train.loss not in find(method).losses:
         values["train"].pop("loss", None)
-    return Config.model_validate(values).replace(seed=seed, method={"name": method}, stream={"order": order})
+    changes = {"seed": seed, "log": config.log, "method": {"name": method}, "stream": {"order": order}}
+    return Config.model_validate(values).replace(**changes)
 
 
 def _named(say: Progress, name: str) -> Progress:

@@ -141,6 +141,8 @@ class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Of initialisation and sampling; the class order has its own."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    log: Annotated[Literal["jsonl", "tensorboard", "wandb"], Field(exclude=True)] = "jsonl"
+    """Where losses and accuracies go meanwhile; not a part of what the run is, so it may change when one is resumed."""
     stream: Stream
     images: Images = Images()
     memory: Budget
@@ -153,7 +155,8 @@ class Config(Section):
 
     def replace(self, **sections: Any) -> "Config":
         """A copy with some keys changed: `config.replace(seed=1, method={"name": "knn"})`."""
-        return parse(_merge(self.model_dump(exclude_none=True), sections), "a changed configuration")
+        values = self.model_dump(exclude_none=True) | {"log": self.log}
+        return parse(_merge(values, sections), "a changed configuration")
 
 
 def recipe(name: str, overrides: Iterable[str] = ()) -> Config:

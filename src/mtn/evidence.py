@@ -1,5 +1,6 @@
 """What an answer rests on, and the paper's qualitative figure of it."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from mtn.report import COLOURS
 
 BEFORE, AFTER, ATTENTION = COLOURS[5], COLOURS[0], COLOURS[4]
 SAME, OTHER = COLOURS[2], "#666666"
+WIDE = 14
+"""Characters of a label in a line."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,12 @@ def plot(
     evidence: Sequence[Evidence],
     images: Mapping[Any, np.ndarray] | None = None,
     query_images: Sequence[np.ndarray] | None = None,
+    notes: Sequence[str] | None = None,
 ) -> Figure:
-    """One row a query: its image, then its neighbours with their images (by id), labels and similarities."""
+    """One row a query: its image, then its neighbours with their images (by id), labels and similarities.
+
+    Under an answer stand its probability and novelty, or a note of the caller's.
+    """
     images = images or {}
     columns = 1 + max((len(one.neighbours) for one in evidence), default=0)
     shown = bool(images) or query_images is not None
@@ -53,9 +60,17 @@ def plot(
         _picture(picture[0], None if query_images is None else query_images[row], None)
         picture[0].set_title("query", fontsize=9)
         bars[0].axis("off")
-        bars[0].text(0.5, 0.95, f"{one.prediction}", ha="center", va="top", fontsize=10, weight="bold")
-        bars[0].text(0.5, 0.6, f"p = {one.probability:.2f}", ha="center", va="top", fontsize=8)
-        bars[0].text(0.5, 0.35, f"novelty {one.novelty:.2f}", ha="center", va="top", fontsize=8)
+        bars[0].text(0.5, 1.0, wrapped(one.prediction), ha="center", va="top", fontsize=10, weight="bold")
+        note = f"p = {one.probability:.2f}\nnovelty {one.novelty:.2f}" if notes is None else notes[row]
+        bars[0].text(
+            0.5,
+            0.6 if len(wrapped(one.prediction)) <= WIDE else 0.5,
+            note,
+            ha="center",
+            va="top",
+            fontsize=8,
+            linespacing=1.5,
+        )
         for place in range(1, columns):
             if place > len(one.neighbours):
                 picture[place].axis("off")
@@ -65,7 +80,7 @@ def plot(
             colour = SAME if near.label == one.prediction else OTHER
             _picture(picture[place], images.get(near.id), colour)
             mark = "✓ " if near.label == one.prediction else ""
-            picture[place].set_title(f"{mark}{near.label}", fontsize=9, color=colour)
+            picture[place].set_title(f"{mark}{wrapped(near.label)}", fontsize=9, color=colour)
             _bars(bars[place], near)
     handles = [
         figure.axes[0].bar([0], [0], color=colour, label=label)
@@ -73,6 +88,11 @@ def plot(
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return figure
+
+
+def wrapped(label: Any) -> str:
+    """In at most two lines that fit beside each other's."""
+    return textwrap.fill(str(label).replace("_", " "), WIDE, max_lines=2, placeholder=" …")
 
 
 def _picture(axes: Axes, image: np.ndarray | None, colour: str | None) -> None:

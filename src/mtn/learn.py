@@ -5,7 +5,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mtn import checkpoint, datasets, lesson, metrics
+from mtn import checkpoint, datasets, lesson, log, metrics
 from mtn.config import Config, Train
 from mtn.errors import InputError
 from mtn.memory import Memory
@@ -56,7 +56,8 @@ def run(
     with checkpoint.lock(out), torch.random.fork_rng(devices=[]):
         checkpoint.write_json(out / "config.json", config.model_dump())
         whole = Run(config, tasks, out / "state.safetensors", say, save_every)
-        whole.learn()
+        with closing(log.start(out, config, whole.done, whole.learner.effort.steps)) as whole.log:
+            whole.learn()
         result = whole.result()
         checkpoint.write_json(out / "result.json", result)
     return result
@@ -148,6 +149,7 @@ class Effort:
 
     seconds: dict[str, float] = field(default_factory=lambda: {"retrieval": 0.0, "training": 0.0, "evaluation": 0.0})
     trained_samples: int = 0
+    steps: int = 0
 
     @contextmanager
     def clock(self, what: str) -> Iterator[None]:
@@ -170,6 +172,7 @@ class Learner:
         self.stage, self.step = 0, 0  # stages done of the task, steps done of the next one
         self.optimiser: torch.optim.Optimizer | None = None
         self.optimiser_state: dict[str, Tensor] = {}
+        self.terms: dict[str, Tensor] = {}  # of the loss, at the latest step
         self.effort = Effort()
 
     def learn_task(self, task: Task, say: Progress = silent, pause: Callable[[], None] = lambda: None) -> None:
@@ -226,13 +229,16 @@ class Learner:
         mark = time.perf_counter()
 
         def loss(step: int) -> dict[str, Tensor]:
-            return self.method.terms(stage, plan.batch(step), task)
+            terms = self.method.terms(stage, plan.batch(step), task)
+            self.terms = {name: term.detach() for name, term in terms.items()}
+            return terms
 
         self.method.train()
         for step in minimise(loss, self.optimiser, train, plan.steps, first=self.step, task=task.index):
             self.step = step
             self.effort.seconds["training"] += time.perf_counter() - mark
             self.effort.trained_samples += plan.size
+            self.effort.steps += 1
             say("training", self.step, plan.steps)
             if self.step < plan.steps:
                 pause()
@@ -294,6 +300,7 @@ class Run:
         self.learner = Learner(config, *tasks[0].train.shape)
         self.correct: list[list[int]] = []  # after each task, of each class seen
         self.done = 0  # tasks
+        self.log: log.Log | None = None
         self.saved = time.monotonic()
         if state.exists():
             self._load()
@@ -304,12 +311,14 @@ class Run:
         seconds = self.learner.effort.seconds
         for task in self.tasks[self.done :]:
             self.saved = time.monotonic()
-            self.learner.learn_task(task, self._say(task), self._save_in_time)
+            self.learner.learn_task(task, self._say(task), self._between_steps)
             start = time.perf_counter()
             self.correct.append(self.evaluate(task).tolist())
             spent, asked = time.perf_counter() - start, sum(len(seen.test) for seen in self.tasks[: task.index + 1])
             seconds["evaluation"] += spent
             seconds["per_1000_queries"] = 1000 * spent / max(asked, 1)  # of the last task in the end
+            now = self._metrics()
+            self._note({name: now[name][-1] for name in ("accuracy", "newest_accuracy", "old_accuracy")})
             self.done = task.index + 1
             self._save()
 
@@ -327,14 +336,12 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """What goes into result.json."""
-        correct = [np.array(row) for row in self.correct]
-        total = np.concatenate([np.bincount(task.test.y, minlength=task.seen)[task.old :] for task in self.tasks])
         seconds, trained = self.learner.effort.seconds, self.learner.effort.trained_samples
         return {
             "method": self.config.method.name,
             "data": self.config.stream.paths[0],
             "seed": self.config.seed,
-            **metrics.summarise(correct, total, [len(task.names) for task in self.tasks]),
+            **self._metrics(),
             "seconds": {name: round(value, 4) for name, value in seconds.items()},
             **self.learner.method.measured(),
             "kept": self.learner.kept(),
@@ -344,10 +351,24 @@ class Run:
             "versions": versions(),
         }
 
+    def _metrics(self) -> dict[str, Any]:
+        """Of the tasks so far."""
+        tasks, correct = self.tasks[: len(self.correct)], [np.array(row) for row in self.correct]
+        total = np.concatenate([np.bincount(task.test.y, minlength=task.seen)[task.old :] for task in tasks])
+        return metrics.summarise(correct, total, [len(task.names) for task in tasks])
+
+    def _note(self, numbers: log.Numbers) -> None:
+        if self.log is not None:
+            self.log.write(self.done + 1, self.learner.effort.steps, numbers)
+
     def _say(self, task: Task) -> Progress:
         return lambda what, done, of: self.say(f"task {task.index + 1}/{len(self.tasks)}: {what}", done, of)
 
-    def _save_in_time(self) -> None:
+    def _between_steps(self) -> None:
+        learner = self.learner
+        if learner.effort.steps % log.EVERY == 0 and learner.optimiser is not None:
+            terms = {f"loss/{name}": term.item() for name, term in learner.terms.items()}
+            self._note({"lr": learner.optimiser.param_groups[0]["lr"], **terms})
         if time.monotonic() - self.saved > self.save_every:
             self._save()
             self.saved = time.monotonic()

@@ -1,7 +1,7 @@
 """Results -> tables and the accuracy curve."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,14 @@ class Cell:
 def cells(results: Sequence[Result]) -> dict[str, dict[str, Cell]]:
     """Method -> column -> cell, over that method's runs (seeds and class orders)."""
     methods = list(dict.fromkeys(result["method"] for result in results))
+    return {method: summary([result for result in results if result["method"] == method]) for method in methods}
+
+
+def summary(results: Sequence[Result]) -> dict[str, Cell]:
+    """Column -> cell, over runs of one kind."""
     return {
-        method: {
-            name: _cell([column(r) for r in results if r["method"] == method], spread=name not in FIXED)
-            for name, column in COLUMNS.items()
-        }
-        for method in methods
+        name: _cell([column(result) for result in results], spread=name not in FIXED)
+        for name, column in COLUMNS.items()
     }
 
 
@@ -107,13 +109,13 @@ def rich_table(results: Sequence[Result]) -> Table:
     return table
 
 
-def ranks(rows: dict[str, dict[str, Cell]]) -> dict[tuple[str, str], int]:
+def ranks(rows: Mapping[str, Mapping[str, Cell]], columns: Sequence[str] = RANKED) -> dict[tuple[str, str], int]:
     """(method, column) -> 1 for the best, 2 for the second best; `joint`, which sees all data, is out of the race.
 
     As in sports: who is printed with the same number shares the place, and after two best there is no second.
     """
     found: dict[tuple[str, str], int] = {}
-    for name in RANKED:
+    for name in columns:
         racing = {method: row[name].mean for method, row in rows.items() if method != "joint"}
         printed = {method: round(mean, DIGITS.get(name, 1)) for method, mean in racing.items() if mean is not None}
         places = {method: 1 + sum(other > mine for other in printed.values()) for method, mine in printed.items()}
@@ -164,10 +166,14 @@ def headline(results: Sequence[Result]) -> str:
 def write(results: Sequence[Result], out: Path, name: str) -> None:
     """The table as Markdown, the curve as PNG and SVG."""
     checkpoint.write_text(out / f"{name}.md", markdown(results))
-    figure = curve(results)
-    with mpl.rc_context({"svg.hashsalt": "mtn"}):  # the same results give the same file
-        checkpoint.write(out / "curve.svg", lambda path: figure.savefig(path, format="svg", metadata={"Date": None}))
-    checkpoint.write(out / "curve.png", lambda path: figure.savefig(path, format="png", dpi=160))
+    save(curve(results), out / "curve")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As PNG and as SVG; the same results give the same file."""
+    with mpl.rc_context({"svg.hashsalt": "mtn"}):
+        checkpoint.write(path.with_suffix(".svg"), lambda to: figure.savefig(to, format="svg", metadata={"Date": None}))
+    checkpoint.write(path.with_suffix(".png"), lambda to: figure.savefig(to, format="png", dpi=160))
 
 
 def curve(results: Sequence[Result]) -> Figure:
@@ -184,15 +190,20 @@ def curve(results: Sequence[Result]) -> Figure:
         if len(mine) > 1:
             std = y.std(0, ddof=1)
             axes.fill_between(x, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
-        ends.append((float(mean[-1]), method, colour, float(mean.mean())))
-    _label_ends(axes, float(x[-1]), ends)
+        ends.append((float(x[-1]), float(mean[-1]), f"{method} (average {mean.mean():.1f})", colour))
+    label_ends(axes, ends)
     axes.set_xlabel("classes seen")
     axes.set_ylabel("accuracy over seen classes (%)")
     axes.set_title(headline(results), fontsize=10, loc="left")
+    plain(axes)
+    return figure
+
+
+def plain(axes: Axes) -> None:
+    """No frame where nothing is measured; lines to read heights by."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
-    return figure
 
 
 def style(method: str) -> tuple[str, str]:
@@ -207,15 +218,14 @@ def style(method: str) -> tuple[str, str]:
     return COLOURS[place % len(COLOURS)], MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
 
 
-def _label_ends(axes: Axes, x: float, ends: list[tuple[float, str, str, float]]) -> None:
-    """Each line's name and average behind its last point, moved apart where they would overlap."""
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """A text in the colour of its line behind the line's last point (x, y), moved apart where they would overlap."""
     low, high = axes.get_ylim()
-    gap, last = (high - low) * 0.055, -np.inf
-    for end, method, colour, average in sorted(ends):
-        last = max(end, last + gap)
+    places = apart([y for _, y, _, _ in ends], (high - low) * 0.055)
+    for (x, _, text, colour), place in zip(ends, places, strict=True):
         axes.annotate(
-            f"{method} (average {average:.1f})",
-            (x, last),
+            text,
+            (x, place),
             xytext=(9, 0),
             textcoords="offset points",
             color=colour,
@@ -223,3 +233,22 @@ def _label_ends(axes: Axes, x: float, ends: list[tuple[float, str, str, float]])
             fontsize=9,
             annotation_clip=False,
         )
+
+
+def apart(places: Sequence[float], gap: float) -> list[float]:
+    """The places moved as little as it takes for each to be `gap` from the next; their order stays.
+
+    Those that are too close become a group around their mean, which may then be too close to the next group.
+    """
+    groups: list[tuple[list[int], float]] = []
+    for index in np.argsort(places, kind="stable").tolist():
+        members, centre = [index], places[index]
+        while groups and centre - groups[-1][1] < gap * (len(members) + len(groups[-1][0])) / 2:
+            members = groups.pop()[0] + members
+            centre = float(np.mean([places[member] for member in members]))
+        groups.append((members, centre))
+    found = [0.0] * len(places)
+    for members, centre in groups:
+        for place, member in enumerate(members):
+            found[member] = centre + gap * (place - (len(members) - 1) / 2)
+    return found
