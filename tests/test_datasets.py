@@ -29,7 +29,7 @@ from mtn.images import Unreadable
 from mtn.samples import Data, Samples
 from mtn.stream import ORDERS, class_order, split
 
-SHARED = Path("/work/shared/data")
+SHARED = Path(__file__).parents[2] / "shared" / "data"
 ORDER = resources.files("mtn").joinpath("datasets/orders/imagenet-1k-1993.txt").read_text().split()
 WNIDS = sorted(ORDER)
 

@@ -26,7 +26,7 @@ from mtn.encoders import onnx as onnx_encoder
 from mtn.encoders.base import Encoder
 from mtn.errors import InputError
 
-FLOWERS = Path("/work/shared/data/flowers102_images.zip")
+FLOWERS = Path(__file__).parents[2] / "shared" / "data" / "flowers102_images.zip"
 EXTRA = "the extra 'encoders' is not there"
 
 
