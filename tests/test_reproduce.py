@@ -93,7 +93,7 @@ def test_a_recipe_gives_the_sizes_and_the_paper_all_else(tmp_path: Path) -> None
     np.savez(tmp_path / "clinc150_minilm.npz", **arrays)
     found = grid.setting(str(tmp_path / "clinc150_minilm.npz"), [0])
     assert (found.config.stream.first, found.middle, found.steps) == (75, 15, (5, 15, 25))
-    assert (found.config.memory.total, found.config.train.min_steps) == (1500, 400)
+    assert (found.config.memory.total, found.config.train) == (1500, config.Train())  # as the paper has it
     demo = grid.setting("glyphs", [0])
     assert (demo.config.stream.data, demo.config.memory.total, demo.middle) == ("glyphs-200", 2000, 20)
     assert (demo.config.method, demo.config.train.loss) == (config.MethodOptions(), None)  # not the demo's own
@@ -104,6 +104,10 @@ def test_a_recipe_gives_the_sizes_and_the_paper_all_else(tmp_path: Path) -> None
 def test_the_table_has_both_blocks_and_the_papers_numbers(data: Path) -> None:
     points = grid.TARGETS["table1"].points(grid.setting(str(data), [0, 1, 2]))
     assert {(one.block, len(one.runs)) for one in points} == {(grid.LEARNED, 0), (grid.FROZEN, 3), (grid.OTHERS, 3)}
+    points = grid.TARGETS["table1"].points(grid.setting("glyphs", [0, 1, 2], images="glyphs"))
+    runs = [run for one in points if one.block == grid.LEARNED for run in one.runs]
+    assert {run.method.name for run in runs} == {"podnet", "ccil", "ssil", "mtn"} and len(runs) == 4 * 3 * 3
+    assert all(run.images.side and run.stream.data == "glyphs-200" and run.memory.total == 2000 for run in runs)
     for block, columns in grid.paper().items():
         for printed in columns.values():
             assert printed.keys() <= grid.BLOCKS[block].keys()

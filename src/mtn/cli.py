@@ -102,9 +102,10 @@ def reproduce(
     named = {"--data": data, "--encoder": encoder, "--seeds": ",".join(map(str, numbers)), "--out": str(folder)}
     words = [word for option, value in named.items() if value for word in (option, value)] + ["--fast"] * fast
     with resumable(folder), bar(console) as say:
-        vectors, pictures = reproduction.encoded(data, encoder, folder, say)
-        setting = grid.setting(vectors, numbers, fast, say)
-        report_on = reproduction.Report(folder, lambda name: shlex.join(["mtn", "reproduce", name, *words]), pictures)
+        source = reproduction.encoded(data, encoder, folder, say)
+        setting = grid.setting(source.vectors, numbers, fast, source.images, say)
+        command = lambda name: shlex.join(["mtn", "reproduce", name, *words])  # noqa: E731
+        report_on = reproduction.Report(folder, command, source.pictures)
         targets = list(grid.TARGETS) if target == "all" else [target]
         options: dict[str, Any] = {"limit": 60 * limit, "also": also, "jobs": jobs}
         page = reproduction.reproduce(setting, targets, report_on, say=say, tell=_print, **options)

@@ -17,12 +17,12 @@ from mtn.progress import Progress, silent
 
 LEARNED, FROZEN, OTHERS = "learned features", "frozen features", "frozen features, not in the paper"
 
-BLOCKS: dict[str, dict[str, str | None]] = {
-    LEARNED: {"PODNet": None, "CCIL": None, "SS-IL": None, "MTN on SS-IL": None},  # no method learns features yet
+BLOCKS: dict[str, dict[str, str]] = {
+    LEARNED: {"PODNet": "podnet", "CCIL": "ccil", "SS-IL": "ssil", "MTN on SS-IL": "mtn"},
     FROZEN: {"mem. k-NN": "knn", "BiC": "bic", "iCaRL": "icarl", "LUCIR": "lucir", "SS-IL": "ssil", "MTN": "mtn"},
     OTHERS: {name: name for name in METHODS if name not in ("knn", "bic", "icarl", "lucir", "ssil", "mtn")},
 }
-"""Table 1: name in the table -> method; None is shown as not run."""
+"""Table 1: name in the table -> method."""
 QUICK = ("practical", "slda", "ranpac", "joint")
 """Of those not in the paper, what a fast grid has."""
 
@@ -40,6 +40,8 @@ def paper() -> dict[str, dict[str, dict[str, str]]]:
 ALIASES = {"glyphs": "glyphs-200"}
 RECIPES = ("demo", "glyphs-1k", "clinc150", "flowers102")
 """Where the sizes of a stream come from, by the name of its data."""
+PICTURES = ("learned/omniglot", "learned/tiny-imagenet-40")
+"""How features are learned: by the name of the data, else as in the first."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Setting:
     samples: int  # of training a class, in the mean
     seeds: tuple[int, ...]
     fast: bool
+    learned: Config | None = None  # where features are learned; None: there are no images, or it would take too long
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Point:
 
     series: str
     at: int
-    runs: tuple[Config, ...] = ()  # none: there is no such method
+    runs: tuple[Config, ...] = ()  # none: there are no images to learn features from
     block: str = ""
 
 
@@ -85,10 +88,13 @@ class Target:
     about: str
 
 
-def setting(data: str, seeds: Sequence[int], fast: bool = False, say: Progress = silent) -> Setting:
+def setting(
+    data: str, seeds: Sequence[int], fast: bool = False, images: str | None = None, say: Progress = silent
+) -> Setting:
     """Sizes by the recipe of the data if there is one, else as the paper's: half of the classes first, M = 20 a class.
 
-    All else are the paper's values, but for the recipe's floor of steps a task: small tasks need one.
+    All else are the paper's values. `images` are those that the vectors were made of: features are learned from them,
+    with a slim network as in the recipes that do so.
     """
     data = ALIASES.get(data, data)
     loaded = datasets.load(data, say)
@@ -105,13 +111,21 @@ def setting(data: str, seeds: Sequence[int], fast: bool = False, say: Progress =
     values = {
         "stream": {"data": data, "first": first},
         "memory": {"total": given.memory.total if given else 20 * classes},
-        "train": {"min_steps": given.train.min_steps if given else 400},
     }
     config = parse(values, f"--data {data}")
+    learned = None if fast or images is None else _learned(config, ALIASES.get(images, images))
     if fast:
         config = config.replace(train={"epochs": 2, "min_steps": 60}, method={"size": "small"})
     samples = max(1, len(loaded.train) // classes)
-    return Setting(config, steps, middle or steps[len(steps) // 2], classes, samples, tuple(seeds), fast)
+    return Setting(config, steps, middle or steps[len(steps) // 2], classes, samples, tuple(seeds), fast, learned)
+
+
+def _learned(config: Config, images: str) -> Config:
+    """The same stream of images."""
+    recipes = [recipe(name) for name in PICTURES]
+    named = [one for one in recipes if Path(images).name in {Path(path).name for path in one.stream.paths}]
+    stream = {"data": images, "first": config.stream.first}
+    return (named or recipes)[0].replace(stream=stream, memory={"total": config.memory.total})
 
 
 def tasks_of(rest: int, middle: int | None = None) -> tuple[int, ...]:
@@ -124,16 +138,17 @@ def tasks_of(rest: int, middle: int | None = None) -> tuple[int, ...]:
 
 
 def _point(s: Setting, series: str, at: int, kind: str = "mtn", block: str = "", **changes: dict[str, Any]) -> Point:
-    base = s.config.replace(stream={"step": s.middle} | changes.pop("stream", {}))
+    config = s.learned if block == LEARNED else s.config
+    if config is None:
+        return Point(series, at, block=block)
+    base = config.replace(stream={"step": s.middle} | changes.pop("stream", {}))
     runs = (cell(base, kind, seed, base.stream.order).replace(**changes) for seed in s.seeds)
     return Point(series, at, tuple(runs), block)
 
 
 def _table1(s: Setting) -> list[Point]:
     return [
-        Point(name, step, block=block)
-        if method is None
-        else _point(s, name, step, method, block, stream={"step": step})
+        _point(s, name, step, method, block, stream={"step": step})
         for block, rows in BLOCKS.items()
         for name, method in rows.items()
         if not s.fast or block != OTHERS or name in QUICK

@@ -191,7 +191,7 @@ def _notes(target: str, measured: Sequence[Measured]) -> list[str]:
         ask = [one for one in own if one.note.startswith("about")]
         how = f"; --also '{target}/{name}/{ask[0].point.at}' runs it" if ask else ""
         notes += [f"{name}, {'; '.join(why)}{how}"] if why else []
-    return [*(f"{block}: {NOT_RUN}, there is no such method yet" for block in absent), *notes]
+    return [*(f"{block}: {NOT_RUN}, it needs images, and more time than --fast has" for block in absent), *notes]
 
 
 # ---- files

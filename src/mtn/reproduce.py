@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -15,7 +16,7 @@ from mtn.config import Config
 from mtn.datasets import sources
 from mtn.errors import InputError
 from mtn.extract import extract
-from mtn.grid import TARGETS, Measured, Point, Setting
+from mtn.grid import ALIASES, TARGETS, Measured, Point, Setting
 from mtn.learn import look, make_folder, make_optimiser, minimise
 from mtn.methods import Batch, make
 from mtn.neighbours import Neighbours
@@ -29,8 +30,8 @@ LIMIT = 3600.0
 """Seconds a cell may be expected to take; above, it is left out unless asked for by name."""
 TOKENS = 500
 """What a step is timed on: enough to be worth its overhead, few enough for the largest transformer."""
-BRIEF = 5.0
-"""Seconds of a cell without a transformer, as far as the time left is concerned."""
+BRIEF, LONG = 5.0, 180.0
+"""Seconds of a cell without a transformer, and of one that learns features, as far as the time left is concerned."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,22 @@ def reproduce(
     return page.index(report.out, setting)
 
 
-def encoded(
-    data: str, encoder: str | None, out: Path, say: Progress = silent
-) -> tuple[str, qualitative.Pictures | None]:
-    """What stream.data takes: `data` itself, or vectors that the encoder makes of it in `out`, with the images."""
+class Source(NamedTuple):
+    """What a grid is run on."""
+
+    vectors: str  # as stream.data takes them
+    images: str | None = None  # what they were made of, if features can be learned from it
+    pictures: qualitative.Pictures | None = None  # to show, where the data do not tell themselves
+
+
+def encoded(data: str, encoder: str | None, out: Path, say: Progress = silent) -> Source:
+    """`data` itself, or vectors that the encoder makes of it in `out`."""
     if encoder is None:
-        return data, None
+        return Source(data, data if data in (*ALIASES, *datasets.DATASETS) else None)
     listing, store = sources.find([data], say), out / "features"
     extract(listing, encoders.load(encoder), store, say)
-    return str(store), qualitative.of_listing(listing, store)
+    images = data if listing.kind == "image" else None
+    return Source(str(store), images, qualitative.of_listing(listing, store))
 
 
 def _claim(out: Path, setting: Setting) -> None:
@@ -195,6 +203,8 @@ class Pace:
 
     def seconds(self, config: Config) -> float:
         """Answering a query is a third of training on one: there is no way back."""
+        if config.images.side is not None:
+            return LONG
         if config.method.name != "mtn":
             return BRIEF
         tasks, train = self._tasks(config), config.train
