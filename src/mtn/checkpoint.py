@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,23 @@ def write(path: Path, fill: Callable[[Path], object]) -> None:
         _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_folder(folder: Path, fill: Callable[[Path], object]) -> None:
+    """Let `fill` put files into a folder that has its name only when complete. Of several processes, all succeed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+        complete = Path(scratch) / "complete"
+        complete.mkdir()
+        fill(complete)
+        for path in (*complete.iterdir(), complete):
+            _sync(path)
+        try:
+            complete.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # nobody was first
+                raise
+    _sync(folder.parent)
 
 
 @contextmanager

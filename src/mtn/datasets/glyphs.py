@@ -14,7 +14,6 @@ Shapes: N images, S strokes (thin, plain, thick), R the side of a master drawing
 import hashlib
 import math
 import os
-import tempfile
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional as F
 
+from mtn import checkpoint
 from mtn.encoders import glyph
 from mtn.errors import InputError
 from mtn.progress import Progress, silent
@@ -227,65 +227,29 @@ def default_cache() -> Path:
 
 
 def prepare(classes: int, *, cache: Path | None = None, on_progress: Progress = silent) -> Path:
-    """The folder with images, features, labels and names of the first `classes` classes; made if it is not there.
-
-    A folder appears under its name only when complete, so processes that make it at the same time all succeed.
-    """
+    """The folder with images, features, labels and names of the first `classes` classes; made if it is not there."""
     if not 2 <= classes <= CLASSES:
         raise InputError(f"classes must be between 2 and {CLASSES}, got {classes}")
     weights = hashlib.sha256(glyph.WEIGHTS.read_bytes()).hexdigest()[:8]
     folder = (cache or default_cache()) / f"glyphs-{classes}-v{FORMAT}-{weights}"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-        complete = Path(scratch) / "complete"
-        complete.mkdir()
-        write(complete, classes, on_progress)
-        publish(complete, folder)
+    if not folder.is_dir():
+        checkpoint.write_folder(folder, lambda scratch: write(scratch, classes, on_progress))
     return folder
 
 
 def write(folder: Path, classes: int, on_progress: Progress) -> None:
     """Render and encode every split into `folder`."""
     encoder = glyph.load()
-    save(folder / "names.npy", np.array([class_name(character) for character in class_characters()[:classes]]))
+    np.save(folder / "names.npy", np.array([class_name(character) for character in class_characters()[:classes]]))
     for split, count in COUNTS.items():
         images = np.empty((classes * count, SIDE, SIDE), np.uint8)
         for label in range(classes):
             images[label * count : (label + 1) * count] = render(split, label)
             on_progress(f"draw {split}", label + 1, classes)
         features = encoder.encode(images, on_batch=partial(on_progress, f"encode {split}"))
-        save(folder / f"images_{split}.npy", images)
-        save(folder / f"x_{split}.npy", features.astype(np.float16))
-        save(folder / f"y_{split}.npy", np.arange(classes, dtype=np.int64).repeat(count))
-
-
-def save(path: Path, array: np.ndarray) -> None:
-    """Write an array and wait until it is on the disk."""
-    with path.open("wb") as file:
-        np.save(file, array)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def publish(complete: Path, folder: Path) -> None:
-    """Give a complete folder its name, unless another process was first."""
-    sync_folder(complete)
-    try:
-        complete.rename(folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
-    sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, where the system can tell."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(handle)
-        os.close(handle)
+        np.save(folder / f"images_{split}.npy", images)
+        np.save(folder / f"x_{split}.npy", features.astype(np.float16))
+        np.save(folder / f"y_{split}.npy", np.arange(classes, dtype=np.int64).repeat(count))
 
 
 # --- picture ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """A listing of images -> the bytes of all of them at one size, decoded once and kept in the cache, memory-mapped.
 
-A folder appears under its name only when complete. Its name tells the files it was made from, so one that changed is
-decoded anew.
+A folder's name tells the files it was made from, so one that changed is decoded anew.
 """
 
 import hashlib
@@ -10,7 +9,6 @@ import math
 import multiprocessing
 import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -90,14 +88,8 @@ class Drawing(Place):
 def prepare(listing: Listing, side: int, say: Progress = silent) -> Path:
     """The folder with images.npy (N,S,S,3), a row an item, and skipped.json; made if it is not there."""
     folder = glyphs.default_cache() / f"images-{side}-{_digest(listing)}"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-        complete = Path(scratch) / "complete"
-        complete.mkdir()
-        _write(listing, side, complete, say)
-        glyphs.publish(complete, folder)
+    if not folder.is_dir():
+        checkpoint.write_folder(folder, lambda scratch: _write(listing, side, scratch, say))
     return folder
 
 
