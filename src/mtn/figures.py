@@ -135,11 +135,11 @@ def _variants(measured: Sequence[Measured], at: str) -> Figure:
 
 
 def _table1(measured: Sequence[Measured], at: str) -> Figure:
-    """A row a method, a mark a value of L; methods of the paper above, others below."""
+    """A row a method, a mark a value of L; a block of the table below the other, each under its name."""
     rows = list(dict.fromkeys((one.point.block, one.point.series) for one in measured))
     places = sorted({one.point.at for one in measured})
     blocks = list(dict.fromkeys(block for block, _ in rows))
-    height = {row: index + 0.6 * blocks.index(row[0]) for index, row in enumerate(rows)}
+    height = {row: index + 1.2 * (blocks.index(row[0]) + 1) for index, row in enumerate(rows)}
     figure = Figure(figsize=(6.4, 0.3 * (max(height.values()) + 1) + 1.1), layout="constrained")
     axes = figure.add_subplot()
     for one in measured:
@@ -147,9 +147,12 @@ def _table1(measured: Sequence[Measured], at: str) -> Figure:
         row = height[one.point.block, one.point.series] + 0.22 * (kind - (len(places) - 1) / 2)  # none hides another
         _dot(axes, summary(one.results)["average"], row, COLOURS[kind], MARKERS[kind])
     axes.set_yticks(list(height.values()), [name for _, name in rows])
-    axes.set_ylim(max(height.values()) + 0.7, -0.7)
+    axes.set_ylim(max(height.values()) + 0.7, 0)
     axes.set_xlabel(AXES["average"])
     _rows(axes)
+    for block in blocks:
+        top = min(at for row, at in height.items() if row[0] == block)
+        axes.text(0.01, top - 0.75, block, transform=axes.get_yaxis_transform(), va="center", color="#666666")
     marks = [axes.plot([], [], MARKERS[kind], color=COLOURS[kind])[0] for kind in range(len(places))]
     figure.legend(marks, [f"{at} = {place}" for place in places], loc="outside upper right", ncols=3, frameon=False)
     return figure
