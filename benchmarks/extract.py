@@ -1,12 +1,15 @@
 """Extraction by a ResNet-50 at 224 px: how long the encoder waits for images, and that memory does not grow with them.
 
 python benchmarks/extract.py [images]
+python benchmarks/extract.py --many [images]
 
-The photographs are drawn here, JPEGs of 500 x 375 pixels; the weights are random, which costs the same time.
+The photographs are drawn here, JPEGs of 500 x 375 pixels; the weights are random, which costs the same time. `--many`
+takes small images and the glyph encoder, in a folder and in a zip: what is left is what a list of many items needs.
 """
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mtn import extract
+from mtn import encoders, extract
 from mtn.datasets import sources
 from mtn.encoders.base import Encoder
 from mtn.encoders.resnet import resnet50
@@ -59,9 +62,18 @@ def draw(folder: Path, count: int) -> None:
         coarse.save(target / f"{number}.jpg", quality=90)
 
 
-def once(folder: str, store: str) -> None:
+def draw_small(folder: Path, count: int) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        target = folder / f"class {number % 100:03}"
+        target.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(target / f"image_{number:08}.png")
+
+
+def once(data: str, store: str, encoder: str) -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    made = extract.extract(sources.listing([Path(folder)]), Random50(), Path(store))
+    loaded = Random50() if encoder == "random" else encoders.load(encoder)
+    made = extract.extract(sources.listing([Path(data)]), loaded, Path(store))
     clock, peak = made.clock, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = clock.waiting + clock.working
     print(
@@ -74,13 +86,30 @@ def main(count: int) -> None:
     print("| images | a second | waiting for decoding | peak memory |\n|---:|---:|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for part in (count // 4, count):
-            folder, store = (str(Path(scratch) / f"{what}-{part}") for what in ("images", "store"))
-            draw(Path(folder), part)
-            subprocess.run([sys.executable, __file__, "--once", folder, store], check=True)
+            folder = Path(scratch) / f"images-{part}"
+            draw(folder, part)
+            start(folder, "random")
+
+
+def many(count: int) -> None:
+    print("| images | a second | waiting for decoding | peak memory |\n|---:|---:|---:|---:|", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for part in (count // 10, count):
+            folder = Path(scratch) / f"images-{part}"
+            draw_small(folder, part)
+            start(folder, "glyph")
+            start(Path(shutil.make_archive(str(folder), "zip", folder)), "glyph")
+
+
+def start(data: Path, encoder: str) -> None:
+    """In a process of its own, whose memory is then nobody else's."""
+    subprocess.run([sys.executable, __file__, "--once", str(data), f"{data}-store", encoder], check=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--once"]:
         once(*sys.argv[2:])
+    elif sys.argv[1:2] == ["--many"]:
+        many(int(sys.argv[2]) if sys.argv[2:] else 50_000)
     else:
         main(int(sys.argv[1]) if sys.argv[1:] else 800)

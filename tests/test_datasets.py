@@ -5,9 +5,12 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import random
 import shutil
+import struct
 import tarfile
+import tracemalloc
 import unicodedata
 import zipfile
 from collections import Counter
@@ -22,7 +25,7 @@ from scipy.io import savemat
 
 from mtn.config import Stream
 from mtn.datasets import imagenet, landmarks
-from mtn.datasets.listing import Listing, Slice
+from mtn.datasets.listing import File, Listing, Slice
 from mtn.datasets.sources import LAYOUTS, listing, recognise
 from mtn.errors import InputError
 from mtn.images import Unreadable
@@ -630,6 +633,93 @@ def test_a_damaged_member_of_a_zip_is_told_when_it_is_read(tmp_path):
     assert pixels(two.load()) == pixels(picture(2, "PNG"))
 
 
+@pytest.mark.parametrize("before", [b"", b"#!/bin/sh\nexit\n"])
+@pytest.mark.parametrize("large", [False, True])
+def test_members_are_read_however_they_are_packed(tmp_path, large, before):
+    methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+    path = plant(tmp_path, {"a.zip": before}) / "a.zip"
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = b"from my camera"
+        for method in methods:
+            member = zipfile.ZipInfo(f"猫/é {method}.png")
+            member.compress_type, member.extra = method, b"\x99\x99\x02\x00ab"
+            with archive.open(member, "w", force_zip64=large) as file:
+                file.write(picture(method, "PNG"))
+    found = listing([path])
+    assert found.ids == sorted(f"猫/é {method}.png" for method in methods) and set(found.labels) == {"猫"}
+    for id, place in zip(found.ids, found.places, strict=True):
+        assert pixels(place.load()) == pixels(picture(int(id.split()[1].removesuffix(".png")), "PNG"))
+
+
+def test_a_zip_in_64_bits(tmp_path):
+    """Numbers that 32 bits do not hold are in extra fields: here in those of a small zip, as if it were large."""
+    path = zipped(tmp_path / "a.zip", {"cat/1.png": picture(1, "PNG"), "cat/2.png": picture(2, "PNG")})
+    content, size = path.read_bytes(), len(picture(2, "PNG"))
+    end = content.rindex(b"PK\5\6")
+    start, second = content.index(b"PK\1\2"), content.rindex(b"PK\1\2")
+    (header,) = struct.unpack_from("<L", content, second + 42)
+    extra = struct.pack("<2H3Q", 1, 24, size, size, header)
+    full = bytearray(content[second:end])
+    full[20:28], full[30:32], full[42:46] = b"\xff" * 8, struct.pack("<H", len(extra)), b"\xff" * 4
+    directory = content[start:second] + full + extra
+    whole = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 2, 2, len(directory), start)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, start + len(directory), 1)
+    last = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    path.write_bytes(content[:start] + directory + whole + locator + last)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+    assert [pixels(place.load()) for place in listing([path]).places] == [pixels(picture(n, "PNG")) for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda zip: zip.replace(b"IDAT", b"IDAR"), "its checksum is another one"),
+        (lambda zip: zip.replace(b"PK\3\4", b"PK\3\3"), "does not begin where the directory says"),
+        (lambda zip: zip[: zip.index(b"PK\1\2") + 10] + b"\x09" + zip[zip.index(b"PK\1\2") + 11 :], "by method 9"),
+        (lambda zip: zip[: zip.index(b"PK\1\2") + 23] + b"\x7f" + zip[zip.index(b"PK\1\2") + 24 :], "cut off"),
+        (lambda zip: zip[20:], "cut off"),
+    ],
+)
+def test_what_is_wrong_with_a_member_is_said_in_one_line(tmp_path, harm, why):
+    content = zipped(tmp_path / "a.zip", {"cat/1.png": picture(1, "PNG")}).read_bytes()
+    (tmp_path / "a.zip").write_bytes(harm(content))
+    (place,) = listing([tmp_path / "a.zip"]).places
+    with pytest.raises(Unreadable, match=why) as caught:
+        place.load()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_zip_that_is_cut_off_or_gone_after_it_was_listed(tmp_path):
+    path = zipped(tmp_path / "a.zip", {"cat/1.png": picture(1, "PNG")})
+    (place,) = listing([path]).places
+    os.truncate(path, 100)
+    with pytest.raises(Unreadable, match="cut off"):
+        place.load()
+    path.unlink()
+    with pytest.raises(Unreadable, match="No such file"):
+        place.load()
+
+
+def test_a_zip_whose_directory_lost_a_member_is_refused(tmp_path):
+    path = zipped(tmp_path / "a.zip", {"cat/1.png": picture(1), "cat/2.png": picture(2)})
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\1\2") + 32] = 46 + len("cat/2.png")  # a comment that hides the next one
+    path.write_bytes(content)
+    assert "members are missing" in refused(path)
+
+
+def test_odd_names_in_a_zip(tmp_path):
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        path = tmp_path / "a.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, seed in (("cat//1.png", 1), ("dog/2.png", 2), ("dog/2.png", 3), ("cow\\", 4), ("cat", 5)):
+                archive.writestr(name, picture(seed, "PNG"))
+    found = listing([path])
+    assert found.ids == ["cat/1.png", "dog/2.png"] and "cow" in found.notes[0]
+    assert pixels(found.places[1].load()) == pixels(picture(3, "PNG"))  # the last of a name, as when unzipped
+
+
 def test_the_real_flowers():
     found = listing(shared("flowers102_images.zip"))
     assert Counter(found.splits) == {"train": 6552, "val": 818, "test": 819} and len(set(found.labels)) == 102
@@ -741,6 +831,41 @@ def test_the_real_clinc():
     assert Counter(found.splits) == expected
     assert list(dict.fromkeys(found.splits)) == ["train", "val", "test", "oos_test", "oos_train", "oos_val"]
     assert len({label for part, label, _ in rows(found) if part == "train"}) == 150
+
+
+# ---- memory
+
+
+def many(path: Path, count: int) -> Path:
+    names = [f"class {row % 100:03}/image_{row:08}.png" for row in range(count)]
+    if path.suffix == ".csv":
+        return csv_file(path, {"path": names, "label": [str(row % 100) for row in range(count)]})
+    return zipped(path, dict.fromkeys(names, b"")) if path.suffix else linked(path, names)
+
+
+@pytest.mark.parametrize("name", ["folder", "a.zip", "a.csv"])
+def test_a_listing_of_many_items_is_small(tmp_path, name):
+    """Some 90 bytes an item, 28 of them its id; as lists of objects it would be 350, and 500 to 800 on the way."""
+    count, path = 5_000, many(tmp_path / name, 5_000)
+    listing([many(tmp_path / f"few {name}", 1)])  # what is imported on the way is not counted
+    tracemalloc.start()
+    try:
+        found = listing([path])
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found) == count and found.ids[-1] == f"class 099/image_{count - 1:08}.png"
+    assert held / count < 150 and peak / count < 350
+
+
+def test_a_listing_is_read_as_lists_are(tmp_path):
+    found = listing([linked(tmp_path, ["cat/1.png", "cat/2.png", "dog/3.png"])])
+    assert found.ids == ["cat/1.png", "cat/2.png", "dog/3.png"] and found.ids != ["cat/1.png"]
+    assert found.labels[-1] == "dog" and found.labels[:2] == ["cat", "cat"] and "dog" in found.labels
+    assert found.places[1:] == [File(f"{tmp_path}/{name}") for name in ("cat/2.png", "dog/3.png")]
+    assert pickle.loads(pickle.dumps(found.places[0])) == found.places[0]
+    with pytest.raises(IndexError):
+        found.ids[3]
 
 
 # ---- which layout

@@ -3,11 +3,13 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import struct
 import subprocess
 import sys
 import time
+import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -225,6 +227,22 @@ def test_what_cannot_be_read_is_listed_with_its_path_and_why(call, mixed: Path) 
     assert "empty" in err
     assert "ქართული класс 类" in shards.load(Path("store")).labels
     assert call("extract", "shapes", "--encoder", "glyph", "--out", "store", "--strict")[0] == 1
+
+
+def test_a_zip_makes_the_vectors_of_its_folder_and_tells_what_is_damaged(call, mixed: Path) -> None:  # noqa: F811
+    shutil.make_archive("shapes", "zip", "shapes")
+    content = Path("shapes.zip").read_bytes()
+    with zipfile.ZipFile("shapes.zip") as archive:
+        start = archive.getinfo("class 1/0.png").header_offset + 30 + len("class 1/0.png")
+    Path("shapes.zip").write_bytes(content[:start] + b"\xff" * 8 + content[start + 8 :])
+    for data in ("shapes", "shapes.zip"):
+        code, out, err = call("extract", data, "--encoder", "glyph", "--out", f"of {data}")
+        assert code == 0 and ("11 vectors" if data == "shapes.zip" else "12 vectors") in out
+    assert "left out: class 1/0.png: the zip is damaged: " in err
+    folder, archived = shards.load(Path("of shapes")), shards.load(Path("of shapes.zip"))
+    same = folder.ids != "class 1/0.png"
+    np.testing.assert_array_equal(folder.ids[same], archived.ids)
+    np.testing.assert_array_equal(folder.x[:][same], archived.x[:])
 
 
 def test_a_model_learns_what_can_be_read_unless_told_to_be_strict(call, mixed: Path) -> None:  # noqa: F811

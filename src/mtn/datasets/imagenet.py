@@ -3,7 +3,9 @@
 import io
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from mtn.datasets.listing import Listing, Row, Slice, arrange
@@ -45,10 +47,11 @@ def listing(paths: Sequence[Path], say: Progress = silent) -> Listing:
     return _from_folders(paths[0], say)
 
 
-def _noted(rows: list[Row], where: Path, names: dict[str, str], notes: list[str]) -> Listing:
-    found = len({label for _, label, _, _ in rows})
+def _noted(rows: Iterable[Row], where: Path, names: dict[str, str], notes: list[str]) -> Listing:
+    listed = arrange(rows, where, names=names, notes=notes)
+    found = len(set(listed.labels))
     short = [] if found == CLASSES else [f"{where}: {found} of ImageNet's {CLASSES} classes"]
-    return arrange(rows, where, names=names, notes=notes + short)
+    return replace(listed, notes=listed.notes + short)
 
 
 # ---- folders
@@ -60,14 +63,12 @@ def _from_folders(path: Path, say: Progress) -> Listing:
         raise InputError(f"{path} lacks the folders train and val of ImageNet-1k, and {TRAIN}")
     tree, notes = Folder(root), list[str]()
     classes, images = tree.entries("val")
-    rows = list(by_class(tree, "train", "train", notes, say))
-    names: dict[str, str] = {}
+    train = by_class(tree, "train", "train", notes, say)
     if classes:
-        rows += by_class(tree, "test", "val", notes, say)
-    else:
-        truth, names = _truth(root)
-        rows += [("test", _class_of(file, truth, root), f"val/{file}", tree.place(f"val/{file}")) for file in images]
-    return _noted(rows, path, _words(root) or names, notes)
+        return _noted(chain(train, by_class(tree, "test", "val", notes, say)), path, _words(root), notes)
+    truth, names = _truth(root)
+    test = (("test", _class_of(file, truth, root), f"val/{file}", tree.place(f"val/{file}")) for file in images)
+    return _noted(chain(train, test), path, _words(root) or names, notes)
 
 
 def _root(path: Path) -> Path | None:
@@ -113,10 +114,7 @@ def _from_tars(files: dict[str, Path], say: Progress) -> Listing:
             f"{next(iter(files.values())).parent}: ImageNet-1k as tar files needs {', '.join(missing)}, too"
         )
     truth, names = _read_devkit(files[DEVKIT])
-    rows = list(_train_rows(files[TRAIN], say))
-    for name, start, size in _members(files[VAL]):
-        image = name.rpartition("/")[2]
-        rows.append(("test", _class_of(image, truth, files[VAL]), f"val/{image}", Slice(str(files[VAL]), start, size)))
+    rows = chain(_train_rows(files[TRAIN], say), _val_rows(files[VAL], truth))
     return _noted(rows, files[TRAIN], names, [])
 
 
@@ -130,13 +128,20 @@ def _train_rows(path: Path, say: Progress) -> Iterator[Row]:
         say("listing", done, len(classes))
 
 
+def _val_rows(path: Path, truth: Truth) -> Iterator[Row]:
+    for name, start, size in _members(path):
+        image = name.rpartition("/")[2]
+        yield "test", _class_of(image, truth, path), f"val/{image}", Slice(str(path), start, size)
+
+
 def _members(path: Path, start: int = 0, end: int | None = None) -> Iterator[tuple[str, int, int]]:
     """Name, offset and size of the files in a tar that is itself a part of a file. What is in them is not read."""
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(start)
             with tarfile.TarFile(fileobj=file, mode="r") as tar:
-                for member in tar:
+                while member := tar.next():
+                    tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
                     if end is not None and member.offset >= end:
                         return
                     if member.isfile():

@@ -5,10 +5,11 @@ code leaves to chance, are taken by id.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+from mtn.datasets.columns import Texts
 from mtn.datasets.listing import File, Listing, Row, arrange
 from mtn.datasets.tables import cells
 from mtn.datasets.trees import Tree
@@ -30,7 +31,7 @@ def fits(tree: Tree) -> bool:
 def listing(path: Path, say: Progress = silent, classes: int = 1000, test: int = 50) -> Listing:
     """Files are not looked for: there are four million. The table is read twice, and kept for the largest only."""
     chosen = _largest(path / "train.csv", classes, test, say)
-    files: dict[str, list[str]] = {label: [] for label in chosen}
+    files = {label: Texts() for label in chosen}
     for image, label in _images(path / "train.csv", say):
         if label in files:
             files[label].append(image)
@@ -48,7 +49,7 @@ def _largest(table: Path, classes: int, test: int, say: Progress) -> list[str]:
     return largest
 
 
-def _rows(path: Path, folder: str, files: dict[str, list[str]], test: int) -> Iterator[Row]:
+def _rows(path: Path, folder: str, files: Mapping[str, Sequence[str]], test: int) -> Iterator[Row]:
     for label, images in files.items():
         for place, image in enumerate(sorted(images)):
             file = f"{folder}{image[0]}/{image[1]}/{image[2]}/{image}.jpg"

@@ -1,6 +1,8 @@
 """CIFAR-100, Tiny-ImageNet and Omniglot as they are downloaded."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +34,7 @@ def cifar(path: Path, say: Progress = silent) -> Listing:
             "`tar xf` makes of it (the Python version is pickled, which is never opened)"
         )
     labels = [name for name in Folder(folder).lines("fine_label_names.txt") if name]
-    rows = [row for split in ("train", "test") for row in _records(folder / f"{split}.bin", split, labels)]
+    rows = (row for split in ("train", "test") for row in _records(folder / f"{split}.bin", split, labels))
     return arrange(rows, path)
 
 
@@ -63,13 +65,16 @@ def tiny(path: Path, say: Progress = silent) -> Listing:
     tree, notes = opened(path), list[str]()
     if not is_tiny(tree):
         raise InputError(f"{path} lacks wnids.txt, train or val of Tiny-ImageNet")
-    rows = list(by_class(tree, "train", "train", notes, say))
+    rows = chain(by_class(tree, "train", "train", notes, say), _annotated(tree))
+    names = words(tree.lines("words.txt")) if "words.txt" in tree.entries()[1] else {}
+    return arrange(rows, path, names=names, notes=notes)
+
+
+def _annotated(tree: Tree) -> Iterator[Row]:
     for line in tree.lines("val/val_annotations.txt"):
         image, label = [*line.split(), "", ""][:2]
         file = f"val/images/{image}"
-        rows.append(("test", label, file, _there(tree, file)))
-    names = words(tree.lines("words.txt")) if "words.txt" in tree.entries()[1] else {}
-    return arrange(rows, path, names=names, notes=notes)
+        yield "test", label, file, _there(tree, file)
 
 
 def _there(tree: Tree, file: str) -> Place:
@@ -92,15 +97,21 @@ def is_omniglot(tree: Tree) -> bool:
 
 def omniglot(paths: Sequence[Path], say: Progress = silent) -> Listing:
     """The union of its parts, which overlap. A class is a character; the last drawers are its test split."""
-    places: dict[str, Place] = {}
+    parts: dict[str, list[tuple[Tree, str]]] = defaultdict(list)  # an alphabet -> where it is
     for path in paths:
         tree = opened(path)
-        tops = [name for name in tree.entries()[0] if name.startswith(SETS)] or [""]
-        for top in tops:
+        for top in [name for name in tree.entries()[0] if name.startswith(SETS)] or [""]:
             for alphabet in tree.entries(top)[0]:
-                for image in tree.images(f"{top}/{alphabet}".lstrip("/")):
-                    places.setdefault(image.removeprefix(f"{top}/"), tree.place(image))
-    return arrange((_drawing(id, place, paths[0]) for id, place in places.items()), paths[0])
+                parts[alphabet].append((tree, top))
+    return arrange((row for alphabet in parts for row in _drawings(alphabet, parts[alphabet], paths[0])), paths[0])
+
+
+def _drawings(alphabet: str, parts: Sequence[tuple[Tree, str]], where: Path) -> Iterator[Row]:
+    places: dict[str, Place] = {}
+    for tree, top in parts:
+        for image in tree.images(f"{top}/{alphabet}".lstrip("/")):
+            places.setdefault(image.removeprefix(f"{top}/"), tree.place(image))
+    yield from (_drawing(id, place, where) for id, place in places.items())
 
 
 def _drawing(id: str, place: Place, where: Path) -> Row:

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +13,11 @@ from mtn.errors import InputError
 from mtn.progress import Progress, silent
 
 COLUMNS = ("path", "text", "label", "split", "id")
+BATCH = 4096
+"""Rows of a Parquet file that are read at once."""
 
-Columns = Mapping[str, Sequence[str]]
+Cells = Mapping[str, str]
+"""A row of a table: the columns that we know."""
 
 
 def lists_items(path: Path) -> bool:
@@ -28,13 +31,10 @@ def has_ids(path: Path) -> bool:
 
 def table(path: Path, say: Progress = silent, labelled: bool = True) -> Listing:
     """Columns path (from the table's folder) or text, and label; optional split and id. Others are not looked at."""
-    columns = dict(_read_parquet(path, labelled) if _is_parquet(path) else _read_csv(path, labelled))
-    columns.setdefault("label", [""] * len(next(iter(columns.values()))))
-    for name, values in columns.items():
-        if "" in values and (labelled or name != "label"):
-            raise InputError(f"{path}: the column {name!r} is empty in row {list(values).index('')}")
-    kind: Literal["image", "text"] = "image" if "path" in columns else "text"
-    return arrange(_rows(columns, path.parent), path, kind)
+    needed = _needed(header(path), path, labelled)
+    found = _read_parquet(path, needed) if _is_parquet(path) else _read_csv(path, needed)
+    kind: Literal["image", "text"] = "image" if "path" in needed else "text"
+    return arrange(_rows(_filled(found, path, labelled), path.parent), path, kind)
 
 
 def sentences(path: Path, say: Progress = silent) -> Listing:
@@ -58,18 +58,25 @@ def _pairs(splits: dict[str, Any], path: Path) -> Iterator[Row]:
             yield SPLITS.get(split, split), pair[1], f"{split}/{number}", Sentence(pair[0])
 
 
-def _rows(columns: Columns, folder: Path) -> Iterator[Row]:
+def _filled(rows: Iterable[Cells], path: Path, labelled: bool) -> Iterator[Cells]:
+    """Rows without empty cells, but for labels that nobody asks for."""
+    for number, row in enumerate(rows):
+        for name, cell in row.items():
+            if not cell and (labelled or name != "label"):
+                raise InputError(f"{path}: the column {name!r} is empty in row {number}")
+        yield row
+
+
+def _rows(rows: Iterable[Cells], folder: Path) -> Iterator[Row]:
     """An image's id is its path where the table gives none, a sentence's its split and its number there."""
     numbers: Counter[str] = Counter()
-    for row, label in enumerate(columns["label"]):
-        written = columns["split"][row] if "split" in columns else "train"
+    for row in rows:
+        written, label = row.get("split", "train"), row.get("label", "")
         split = SPLITS.get(written.lower(), written)
-        own = columns["id"][row] if "id" in columns else None
-        if "path" in columns:
-            path = columns["path"][row]
-            yield split, label, own or path, File(str(folder / path))
+        if "path" in row:
+            yield split, label, row.get("id", row["path"]), File(str(folder / row["path"]))
         else:
-            yield split, label, own or f"{split}/{numbers[split]}", Sentence(columns["text"][row])
+            yield split, label, row.get("id", f"{split}/{numbers[split]}"), Sentence(row["text"])
         numbers[split] += 1
 
 
@@ -85,15 +92,12 @@ def _is_parquet(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq")
 
 
-def _read_csv(path: Path, labelled: bool) -> Columns:
+def _read_csv(path: Path, needed: Sequence[str]) -> Iterator[Cells]:
     rows = cells(path)
     header = [name.strip() for name in next(rows)]
-    columns: dict[str, list[str]] = {name: [] for name in _needed(header, path, labelled)}
-    places = [(header.index(name), column) for name, column in columns.items()]
+    places = [(name, header.index(name)) for name in needed]
     for row in rows:
-        for place, column in places:
-            column.append(row[place].strip())
-    return columns
+        yield {name: row[place].strip() for name, place in places}
 
 
 def cells(path: Path) -> Iterator[list[str]]:
@@ -111,11 +115,11 @@ def cells(path: Path) -> Iterator[list[str]]:
         raise InputError(f"{path} is not a readable CSV file: {error}") from None
 
 
-def _read_parquet(path: Path, labelled: bool) -> Columns:
+def _read_parquet(path: Path, needed: Sequence[str]) -> Iterator[Cells]:
     with opening(path) as parquet:
-        needed = _needed(parquet.read_schema(path).names, path, labelled)
-        read = parquet.read_table(path, columns=needed)
-    return {name: ["" if one is None else str(one).strip() for one in read[name].to_pylist()] for name in needed}
+        for part in parquet.ParquetFile(path).iter_batches(BATCH, columns=needed):
+            for row in part.to_pylist():
+                yield {name: "" if row[name] is None else str(row[name]).strip() for name in needed}
 
 
 @contextmanager

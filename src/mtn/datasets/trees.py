@@ -4,10 +4,13 @@ import os
 import unicodedata
 import zipfile
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from mtn.datasets.listing import SPLITS, File, Member, Place, Row
+from mtn.datasets import zips
+from mtn.datasets.columns import Coded, Texts
+from mtn.datasets.listing import SPLITS, File, Member, Place, Places, Row
 from mtn.errors import InputError
 from mtn.images import SUFFIXES
 from mtn.progress import Progress
@@ -73,53 +76,59 @@ class Zip(Tree):
 
     def __init__(self, path: Path) -> None:
         self.path, self._root = path, ""
-        self._spelt: dict[str, str] = {}  # a file -> its name in the zip, which may be mangled
-        self._entries: dict[str, tuple[set[str], set[str]]] = {}
+        self._folders: dict[str, set[str]] = defaultdict(set)  # a folder -> names of those in it, if there are any
+        self._above, self._names, self._places = Coded[str](), Texts(), Places()  # of each file
         try:
-            with zipfile.ZipFile(path) as archive:
-                members = archive.infolist()
-        except (zipfile.BadZipFile, OSError, NotImplementedError, UnicodeDecodeError) as error:
+            for entry in zips.entries(path):
+                self._add(entry)
+        except (zipfile.BadZipFile, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path} is not a whole zip file: {error}") from None
-        self._folder("")
-        for member in members:
-            self._add(member)
+        self._in_folder = self._above.groups()
+        self._last: tuple[str | None, dict[str, int]] = None, {}
         self._root = self._leading_folder()
         self.name = self._root or path.stem
 
     def entries(self, below: str = "") -> tuple[list[str], list[str]]:
-        folders, files = self._entries.get(self._from_top(below), ((), ()))
-        return sorted(folders), sorted(files)
+        folder = self._from_top(below)
+        return sorted(self._folders.get(folder, ())), sorted(self._files(folder))
 
     def place(self, file: str) -> Member:
-        return Member(str(self.path), self._spelt[self._from_top(file)])
+        folder, _, name = self._from_top(file).rpartition("/")
+        return self._places.at(self._files(folder)[name])  # type: ignore[return-value]
 
     def read(self, file: str) -> bytes:
-        with zipfile.ZipFile(self.path) as archive:
-            return archive.read(self._spelt[self._from_top(file)])
+        return self.place(file).read()
 
     def _from_top(self, file: str) -> str:
         return f"{self._root}/{file}".strip("/")
 
-    def _add(self, member: zipfile.ZipInfo) -> None:
-        if member.flag_bits & 1:
+    def _add(self, entry: zips.Entry) -> None:
+        if entry.flags & zips.ENCRYPTED:
             raise InputError(f"{self.path} is encrypted: unzip it and give the folder")
-        name = _readable(member)
-        if any(_hidden(part) for part in name.split("/")):
+        *folders, file = _readable(entry).split("/")  # of a folder, the file is ""
+        folders = [name for name in folders if name]
+        if any(_hidden(name) for name in (*folders, file)):
             return
-        if member.is_dir():
-            self._folder(name)
-        else:
-            folder, _, file = name.rpartition("/")
-            self._folder(folder)[1].add(file)
-            self._spelt[name] = member.filename
+        folder = "/".join(folders)
+        self._add_folder(folder)
+        if file:
+            self._above.append(folder)
+            self._names.append(file)
+            self._places.append(
+                Member(str(self.path), entry.start, entry.packed, entry.size, entry.checksum, entry.method)
+            )
 
-    def _folder(self, path: str) -> tuple[set[str], set[str]]:
-        if path not in self._entries:
-            self._entries[path] = set(), set()
-            if path:
-                above, _, name = path.rpartition("/")
-                self._folder(above)[0].add(name)
-        return self._entries[path]
+    def _add_folder(self, path: str) -> None:
+        above, _, name = path.rpartition("/")
+        if name and name not in self._folders[above]:
+            self._add_folder(above)
+            self._folders[above].add(name)
+
+    def _files(self, folder: str) -> dict[str, int]:
+        """Names of the files in a folder, and their rows; of two of one name the last. Kept of one folder at a time."""
+        if self._last[0] != folder:
+            self._last = folder, {self._names.at(row): row for row in map(int, self._in_folder.get(folder, ()))}
+        return self._last[1]
 
     def _leading_folder(self) -> str:
         folders, files = self.entries()
@@ -167,12 +176,12 @@ def _leads_back(entry: os.DirEntry[str]) -> bool:
     return f"{os.path.realpath(os.path.dirname(entry.path))}/".startswith(f"{os.path.realpath(entry.path)}/")
 
 
-def _readable(member: zipfile.ZipInfo) -> str:
+def _readable(entry: zips.Entry) -> str:
     """Its name with slashes, and in the UTF-8 that it mostly is where the zip does not say so."""
-    name = member.filename.replace("\\", "/").strip("/")
-    if member.flag_bits & 0x800 or name.isascii():
-        return name
     try:
-        return name.encode("cp437").decode("utf-8")
-    except UnicodeError:
-        return name
+        name = entry.name.decode()
+    except UnicodeDecodeError:
+        if entry.flags & zips.UTF8:
+            raise
+        name = entry.name.decode("cp437")
+    return name.replace("\\", "/")
