@@ -24,6 +24,7 @@ from mtn import MTNClassifier
 from mtn.datasets import glyphs
 
 RATE, BATCH, EACH = 50, 64, 20
+CLIENTS, PARTS = 32, 10
 
 
 class Client:
@@ -134,7 +135,16 @@ async def many(client: Client, x: np.ndarray, requests: int) -> None:
             row = number % len(x)
             await client.ask(x[row : row + 1])
 
-    await asyncio.gather(*(one() for _ in range(8)))
+    await asyncio.gather(*(one() for _ in range(CLIENTS)))
+
+
+async def memory(pid: int, client: Client, x: np.ndarray, requests: int) -> None:
+    begin = time.perf_counter()
+    for part in range(PARTS):
+        await many(client, x, requests // PARTS)
+        done = (part + 1) * requests // PARTS
+        print(f"resident after {done} requests: {resident(pid):.1f} MB", flush=True)
+    print(f"one vector, {CLIENTS} at a time: {requests / (time.perf_counter() - begin):.0f} requests/s")
 
 
 def resident(pid: int) -> float:
@@ -155,12 +165,9 @@ async def load(pid: int, port: int, seconds: float, requests: int) -> None:
     show(f"one vector, {RATE} requests/s, quiet", await at_a_rate(client, x, seconds))
     print(f"batches of {BATCH}: {await in_batches(client, x, seconds):.0f} vectors/s")
     show(f"one vector, {RATE} requests/s, learning", await while_learning(client, x, new[:EACH], seconds))
-    await many(client, x, requests // 10)
-    before = resident(pid)
-    begin = time.perf_counter()
-    await many(client, x, requests)
-    rate = requests / (time.perf_counter() - begin)
-    print(f"resident before and after {requests} requests: {before:.0f} MB, {resident(pid):.0f} MB ({rate:.0f}/s)")
+    while json.loads(await client.send("GET /model"))["waiting"]:  # a new model has a size of its own
+        await asyncio.sleep(0.5)
+    await memory(pid, client, x, requests)
 
 
 def main() -> None:

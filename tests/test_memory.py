@@ -290,6 +290,24 @@ def test_a_part_has_the_exemplars_asked_for():
     assert torch.equal(memory.part(memory.y < 3).id, memory.id)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda memory: memory.add(samples([0, 1], first_id=10), seeded()),
+        lambda memory: memory.remove(memory.y == 1),
+        lambda memory: memory.relabel(0, 1),
+    ],
+)
+def test_a_change_of_the_memory_turns_it_back(change):
+    memory = make(total=4)
+    memory.add(samples([0, 0, 1, 1]), seeded())
+    memory.turn()
+    assert memory.columns is not None and memory.columns.is_contiguous()
+    assert torch.equal(memory.columns, memory.x.T)
+    change(memory)
+    assert memory.columns is None
+
+
 def test_exemplars_can_be_replayed():
     memory = make(total=6)
     memory.add(samples([0, 1] * 10), seeded())

@@ -41,6 +41,19 @@ def test_neighbours_are_those_of_a_sorted_brute_force_search():
     assert found.full and bool(found[:].mask.all())
 
 
+def test_a_turned_memory_finds_the_same_whatever_else_is_asked():
+    """Four queries at a time, as the classifier asks them."""
+    asked, turned = queries(vectors(64, 1)), memory(vectors(3000, 0))
+    straight = nearest(asked, turned, 7)
+    turned.turn()
+    found = nearest(asked, turned, 7)
+    assert torch.equal(found.index, straight.index)
+    torch.testing.assert_close(found.similarity, straight.similarity)
+    for rows in (slice(0, 4), slice(8, 20), slice(4, 64)):
+        part = nearest(asked.select(torch.arange(64)[rows]), turned, 7)
+        assert torch.equal(part.index, found.index[rows]) and torch.equal(part.similarity, found.similarity[rows])
+
+
 def test_a_sample_of_the_memory_finds_all_others_but_not_itself():
     x = vectors(40, 0)
     found = nearest(queries(x, first_id=0), memory(x), 39)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -299,6 +300,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
             place = torch.full((len(self._names),), -1)
             place[live] = torch.arange(len(live))
             self.temperature_ = calibration.temperature(z[:, live], place[known.y])
+        z = z.index_select(1, self._columns())
         self._usual = calibration.usual(self._oddness(z, found))
         self.threshold_ = calibration.threshold(self._novelty(z, found), self.false_alarms)
 
@@ -313,13 +315,12 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
     @property
     def classes_(self) -> np.ndarray:
         check_is_fitted(self)
-        return self._labels_of(self._columns())
+        return np.array([self._names[place] for place in self._columns().tolist()])
 
     def predict(self, X: Any, unknown: Any = None) -> np.ndarray:
         """Labels; with `unknown`, that label where a query's novelty is beyond what known samples have."""
-        z, found = self._queries(X, neighbours=unknown is not None)
-        columns = self._columns()
-        answers = self._labels_of(columns)[z[:, columns].argmax(1).numpy()]
+        z, found = self._scores(X, neighbours=unknown is not None)
+        answers = self.classes_[z.argmax(1).numpy()]
         if unknown is None:
             return answers
         if self.threshold_ is None:
@@ -332,22 +333,22 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """N,C in the order of `classes_`."""
-        z, _ = self._queries(X)
-        return calibration.probabilities(z[:, self._columns()], self.temperature_).numpy()
+        z, _ = self._scores(X)
+        return calibration.probabilities(z, self.temperature_).numpy()
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores, N,C in the order of `classes_`; of two classes N, the second's less the first's."""
-        z = self._queries(X)[0][:, self._columns()].double().numpy()
+        z = self._scores(X)[0].double().numpy()
         return z[:, 1] - z[:, 0] if z.shape[1] == 2 else z
 
     def novelty(self, X: Any) -> np.ndarray:
         """N: the higher, the less a query is like any known class."""
-        return self._novelty(*self._queries(X, neighbours=True))
+        return self._novelty(*self._scores(X, neighbours=True))
 
     def assess(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """`predict_proba` and `novelty` for the price of one."""
-        z, found = self._queries(X, neighbours=True)
-        return calibration.probabilities(z[:, self._columns()], self.temperature_).numpy(), self._novelty(z, found)
+        z, found = self._scores(X, neighbours=True)
+        return calibration.probabilities(z, self.temperature_).numpy(), self._novelty(z, found)
 
     def kneighbors(
         self, X: Any, n_neighbors: int | None = None, return_distance: bool = True
@@ -357,7 +358,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         k = self._learner.config.method.k if n_neighbors is None else n_neighbors
         if not 1 <= k <= len(self._learner.memory):
             raise InputError(f"n_neighbors must be from 1 to {len(self._learner.memory)}, what is remembered, got {k}")
-        found = nearest(_padded(samples), self._learner.memory, k, self._learner.method.seen.device)
+        found = self._nearest(_padded(samples), k)
         rows = found.index[: len(samples)].long().cpu().numpy()
         distance = 1 - found.similarity[: len(samples)].double().cpu().numpy()
         return (distance.clip(min=0), rows) if return_distance else rows
@@ -366,8 +367,8 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
     def explain(self, X: Any) -> list[Evidence]:
         """What each answer rests on: the remembered neighbours, before and after the transformer."""
         samples = self._validate(X)
-        z, found = self._ask(samples, neighbours=True)
-        shares = calibration.probabilities(z[:, self._columns()], self.temperature_)
+        z, found = self._scores(samples, neighbours=True)
+        shares = calibration.probabilities(z, self.temperature_)
         novelty, best, classes = self._novelty(z, found), shares.max(1), self.classes_
         near: list[list[Neighbour]] = [[] for _ in range(len(samples))]
         if found is not None:
@@ -400,44 +401,52 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
                 )
         return near
 
+    def _scores(self, X: Any, neighbours: bool = False) -> tuple[Tensor, Retrieval | None]:
+        """N,C in the order of `classes_`, and the neighbours if they were looked up."""
+        z, found = self._queries(X, neighbours)
+        return z.index_select(1, self._columns()), found
+
     def _queries(self, X: Any, neighbours: bool = False) -> tuple[Tensor, Retrieval | None]:
         return self._ask(self._validate(X), neighbours)
 
     def _validate(self, X: Any) -> Samples:
         check_is_fitted(self)
-        if not self._live():
+        if not len(self._columns()):
             raise InputError("every class has been forgotten: teach one first")
-        X = validate_data(self, self._read(X).x, reset=False, dtype=[np.float64, np.float32])
-        nobody = torch.full((len(X),), -1)
-        return Samples(X, np.arange(len(X)), nobody, nobody)
+        if isinstance(X, Samples):  # of `asked`
+            return X
+        return asked(validate_data(self, self._read(X).x, reset=False, dtype=[np.float64, np.float32]))
 
     def _ask(self, samples: Samples, neighbours: bool = False) -> tuple[Tensor, Retrieval | None]:
         """N,C scores in order of arrival, -inf for a forgotten class, and the neighbours if they were looked up."""
         learner, whole = self._learner, _padded(samples)
         found = None
         if learner.method.uses_neighbours or (neighbours and len(learner.memory)):
-            found = nearest(whole, learner.memory, learner.config.method.k, learner.method.seen.device)
-        asked = found if learner.method.uses_neighbours else None
-        z = torch.cat([part.cpu() for _, part in lesson.scores(learner.method, whole, asked)])[: len(samples)]
+            found = self._nearest(whole, learner.config.method.k)
+        near = found if learner.method.uses_neighbours else None
+        z = torch.cat([part.cpu() for _, part in lesson.scores(learner.method, whole, near)])[: len(samples)]
         z[:, sorted(learner.method.forgotten)] = -torch.inf
         return z, None if found is None else found.first(len(samples))
+
+    def _nearest(self, samples: Samples, k: int) -> Retrieval:
+        memory, device = self._learner.memory, self._learner.method.seen.device
+        if device.type == "cpu":
+            memory.turn()
+        return nearest(samples, memory, k, device)
 
     def _novelty(self, z: Tensor, found: Retrieval | None) -> np.ndarray:
         return calibration.novelty(self._oddness(z, found), self._usual).numpy()
 
     def _oddness(self, z: Tensor, found: Retrieval | None) -> Tensor:
         similarity = torch.zeros(len(z), 0) if found is None else found.similarity.cpu()
-        return calibration.oddness(z[:, self._columns()], similarity)
+        return calibration.oddness(z, similarity)
 
     def _live(self) -> list[int]:
         return [place for place, name in enumerate(self._names) if name is not None]
 
-    def _columns(self) -> list[int]:
+    def _columns(self) -> Tensor:
         """Places of the classes in order of arrival, sorted by label."""
-        return sorted(self._live(), key=lambda place: self._names[place])  # type: ignore[arg-type,return-value]
-
-    def _labels_of(self, places: list[int]) -> np.ndarray:
-        return np.array([self._names[place] for place in places])
+        return _by_label(tuple(self._names))
 
     # ---- what is remembered
 
@@ -601,7 +610,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
     def _card(self) -> str:
         counts = torch.bincount(self._learner.memory.y, minlength=len(self._names))
-        rows = "".join(f"| {self._names[place]} | {int(counts[place])} |\n" for place in self._columns())
+        rows = "".join(f"| {self._names[place]} | {int(counts[place])} |\n" for place in self._columns().tolist())
         return f"""# A classifier of {len(self._live())} classes
 
 Method `{self.method}`, feature vectors of {self.n_features_in_} numbers, {len(self._learner.memory)} exemplars
@@ -639,6 +648,19 @@ def _progress(wanted: bool | Progress) -> Iterator[Progress]:
         return
     with bar(Console(stderr=True)) as say:
         yield say
+
+
+def asked(x: np.ndarray) -> Samples:
+    """N,D finite numbers, as many as the model's vectors have -> queries that are not looked at again."""
+    nobody = torch.full((len(x),), -1)
+    return Samples(x, np.arange(len(x)), nobody, nobody)
+
+
+@lru_cache(8)
+def _by_label(names: tuple[Label | None, ...]) -> Tensor:
+    """Places of the names, sorted by name. They are many, and the same at every question."""
+    live = [place for place, name in enumerate(names) if name is not None]
+    return torch.tensor(sorted(live, key=lambda place: names[place]), dtype=torch.long)
 
 
 def _padded(samples: Samples) -> Samples:
@@ -682,10 +704,9 @@ def _pack(images: dict[int, np.ndarray]) -> dict[str, Tensor]:
 def _unpack(tensors: dict[str, Tensor]) -> dict[int, np.ndarray]:
     if "thumbnails.pixels" not in tensors:
         return {}
-    images, start, flat = {}, 0, tensors["thumbnails.pixels"].numpy()
-    for number, height, width, channels in tensors["thumbnails.shapes"].tolist():
-        shape = (height, width, channels) if channels else (height, width)
-        stop = start + int(np.prod(shape))
-        images[number] = flat[start:stop].reshape(shape)
-        start = stop
+    images, flat, shapes = {}, tensors["thumbnails.pixels"].numpy(), tensors["thumbnails.shapes"]
+    sizes = shapes[:, 1] * shapes[:, 2] * shapes[:, 3].clamp(min=1)
+    starts = (sizes.cumsum(0) - sizes).tolist()
+    for (number, *shape), start, size in zip(shapes.tolist(), starts, sizes.tolist(), strict=True):
+        images[number] = flat[start : start + size].reshape(shape if shape[2] else shape[:2])
     return images

@@ -297,7 +297,7 @@ def about(classifier: MTNClassifier) -> dict[str, Any]:
         "method": classifier.method,
         "features": classifier.n_features_in_,
         "source": classifier.source_,
-        "classes": [{"label": classifier._names[at], "exemplars": counts[at]} for at in classifier._columns()],
+        "classes": [{"label": classifier._names[at], "exemplars": counts[at]} for at in classifier._columns().tolist()],
         "memory": {
             "exemplars": len(learner.memory),
             "total": budget.total,

@@ -30,7 +30,7 @@ class Network(nn.Module):
     def __init__(self, classifier: MTNClassifier) -> None:
         super().__init__()
         self.method = copy.deepcopy(classifier._learner.method).cpu()
-        self.places = torch.tensor(classifier._columns())
+        self.places = classifier._columns()
 
     def forward(
         self, query: Tensor, near: Tensor | None = None, labels: Tensor | None = None, mask: Tensor | None = None

@@ -74,10 +74,11 @@ def nearest_within(
     Exemplars stand by class in arrival order, so the first ones are those of the classes an older model knows.
     """
     x, y, ids = memory.x.to(device), memory.y.to(device), memory.id.to(device)
+    columns = x.T if memory.columns is None else memory.columns.to(device)
     index = torch.full((len(firsts), len(queries), k), -1, dtype=torch.int32, device=device)
     similarity = torch.zeros(len(firsts), len(queries), k, device=device)
     for rows in queries.chunks():
-        cosines = queries.x(rows).to(device) @ x.T
+        cosines = queries.x(rows).to(device) @ columns
         for place, first in enumerate(firsts):
             found, scores = top_k(cosines[:, :first], queries.id[rows].to(device), ids, k)
             index[place, rows, : found.shape[1]] = found.int()

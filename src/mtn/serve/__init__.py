@@ -1,6 +1,10 @@
 """The HTTP service over a saved classifier, and its page."""
 
+import gc
+import sys
 from pathlib import Path
+
+import torch
 
 from mtn import checkpoint, store
 from mtn.errors import InputError
@@ -27,6 +31,7 @@ def serve(model: Path, host: str, port: int, token_file: Path | None) -> None:
     folder = model / "journal"
     folder.mkdir(mode=0o700, exist_ok=True)
     with worker.Worker(model) as helper, checkpoint.lock(folder):
+        _answer_first()
         observe.set_up()
         whole = engine.Engine(model, journal.Journal(folder / "journal.sqlite"), helper)
         uvicorn.run(
@@ -39,3 +44,13 @@ def serve(model: Path, host: str, port: int, token_file: Path | None) -> None:
             limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=DRAIN,
         )
+
+
+def _answer_first() -> None:
+    """Nobody who asks is to wait for what goes on beside: a lesson, the loading of what was learned."""
+    # threads of a pass wait for each other, so for whatever else holds a core
+    torch.set_num_threads(max(1, torch.get_num_threads() // 2))
+    # a pass gives the interpreter away at every product, and gets it back so many seconds after it asks for it
+    sys.setswitchinterval(1e-4)
+    # modules stay: to look through them for garbage, while a model is loaded, holds all up for a quarter of a second
+    gc.freeze()

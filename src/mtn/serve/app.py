@@ -149,10 +149,10 @@ class Health(BaseModel):
     status: str
 
 
-# ---- who asks
+# ---- who asks: as coroutines, since FastAPI hands plain functions to threads
 
 
-def _engine(request: Request) -> Engine:
+async def _engine(request: Request) -> Engine:
     engine: Engine = request.app.state.engine
     return engine
 
@@ -166,11 +166,11 @@ def _allow(request: Request, bearer: HTTPAuthorizationCredentials | None, right:
     tokens.allow(None if bearer is None else bearer.credentials, right)
 
 
-def reader(request: Request, bearer: Bearer) -> None:
+async def reader(request: Request, bearer: Bearer) -> None:
     _allow(request, bearer, "read")
 
 
-def teacher(request: Request, bearer: Bearer) -> None:
+async def teacher(request: Request, bearer: Bearer) -> None:
     _allow(request, bearer, "teach")
 
 
@@ -186,11 +186,13 @@ teachers = APIRouter(dependencies=[Depends(teacher)], responses=_problems(401, 4
 # ---- ask
 
 
-@readers.post("/predict", responses=_problems(413, 415, 503))
-async def predict(request: Request, engine: Serving) -> Guesses:
+@readers.post("/predict", response_model=Guesses, responses=_problems(413, 415, 503))
+async def predict(request: Request, engine: Serving) -> Response:
     """The likeliest classes of each vector or picture."""
     answers = await engine.answer(await body.question(request, engine))
-    return Guesses(answers=[_guess(answer) for answer in answers])
+    # written here: what FastAPI is given it goes through once more, and this is what is asked most
+    guesses = Guesses(answers=[_guess(answer) for answer in answers])
+    return Response(guesses.model_dump_json(), media_type=body.JSON)
 
 
 def _guess(answer: Answer) -> Guess:
@@ -381,7 +383,7 @@ async def metrics(engine: Serving) -> Response:
     """Figures for Prometheus."""
     observe.WAITING.set(await asyncio.to_thread(engine.journal.waiting))
     observe.CLASSES.set(len(engine.served.labels))
-    observe.EXEMPLARS.set(engine.served.counts.total())
+    observe.EXEMPLARS.set(sum(engine.served.counts.values()))
     return Response(generate_latest(observe.REGISTRY), media_type="text/plain; version=0.0.4")
 
 

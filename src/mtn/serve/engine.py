@@ -5,7 +5,6 @@ The file knows nothing of HTTP.
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from mtn.classifier import Id, Label, MTNClassifier
+from mtn.classifier import Id, Label, MTNClassifier, asked
+from mtn.commands import about
 from mtn.errors import InputError
 from mtn.evidence import Evidence
 from mtn.serve import observe
@@ -76,7 +76,8 @@ class Served:
         self.taught = self.classifier.__sklearn_is_fitted__()
         self.width: int = self.classifier.n_features_in_ if self.taught else reader.any().dimension
         self.labels: list[Label] = self.classifier.classes_.tolist() if self.taught else []
-        self.counts = Counter(one.label for one in self.classifier.memory_) if self.taught else Counter()
+        known = about(self.classifier)["classes"] if self.taught else []
+        self.counts: dict[Label, int] = {one["label"]: one["exemplars"] for one in known}
         if reader.kind is not None:
             reader.load(reader.kind)  # now, and not when the first picture comes
         if self.labels:
@@ -98,7 +99,7 @@ class Served:
         """x is N,D."""
         if not self.taught:
             raise InputError("nothing has been taught yet")
-        shares, novelty = self.classifier.assess(x)
+        shares, novelty = self.classifier.assess(asked(x))
         count = min(TOP, len(self.labels))
         best = np.argpartition(-shares, count - 1, axis=1)[:, :count]
         best = np.take_along_axis(best, np.argsort(-np.take_along_axis(shares, best, 1), axis=1, kind="stable"), 1)
