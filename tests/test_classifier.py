@@ -407,3 +407,12 @@ def test_a_table_with_named_columns() -> None:
     assert np.array_equal(it.predict(table), classifier().fit(X, Y).predict(TEST))
     with pytest.raises(ValueError, match="feature names should match"):
         it.predict(table[names[::-1]])
+
+
+def test_an_answer_does_not_depend_on_how_many_are_scored_at_once(
+    taught: MTNClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, known = taught.predict(TEST), taught.predict(TEST, unknown="?")
+    monkeypatch.setattr("mtn.classifier.SCORES", 1)
+    assert taught.predict(TEST).tolist() == whole.tolist()
+    assert taught.predict(TEST, unknown="?").tolist() == known.tolist()

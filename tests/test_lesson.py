@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mtn import datasets
 from mtn.config import Config
-from mtn.lesson import Lesson, Portion, generator, predictions, prepare
+from mtn.lesson import Asked, Lesson, Portion, generator, predictions, prepare
 from mtn.memory import Memory
 from mtn.methods import Method, Stage, make
 from mtn.neighbours import nearest
@@ -252,6 +252,16 @@ def test_new_samples_find_new_exemplars_but_the_model_before_does_not(teach):
     torch.testing.assert_close(part.before, alone)
     everything = torch.cat([z for _, z in predictions(taught.before, part.samples, taught.memory, 5)])
     assert not torch.allclose(part.before, everything, atol=1e-3)
+
+
+def test_the_model_before_is_asked_in_every_step_where_its_answers_would_not_fit(teach, monkeypatch):
+    once = teach("mtn", 1).lesson
+    monkeypatch.setattr("mtn.lesson.ANSWERS", 0)
+    stepwise = teach("mtn", 1).lesson
+    assert isinstance(stepwise.new.before, Asked)
+    for step in (0, 5):
+        torch.testing.assert_close(stepwise.batch(step).before, once.batch(step).before)
+        assert not stepwise.batch(step).before.requires_grad
 
 
 def test_the_model_before_answers_for_the_old_classes_without_gradient(teach):

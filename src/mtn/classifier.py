@@ -38,6 +38,9 @@ ROWS = 4
 """Queries are asked in multiples of so many: matrix products of fewer rows round differently, and an answer must not
 depend on what else is asked."""
 
+SCORES = 2**26
+"""That are computed at once: a quarter of a gigabyte."""
+
 HELD_OUT = 1000
 """Samples that calibration and the accuracy before learning look at, at the most: a call's cost stays bounded."""
 
@@ -319,13 +322,18 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any, unknown: Any = None) -> np.ndarray:
         """Labels; with `unknown`, that label where a query's novelty is beyond what known samples have."""
-        z, found = self._scores(X, neighbours=unknown is not None)
-        answers = self.classes_[z.argmax(1).numpy()]
+        best: list[np.ndarray] = []
+        novelty: list[np.ndarray] = []
+        for part in self._parts(self._validate(X)):
+            z, found = self._scores(part, neighbours=unknown is not None)
+            best.append(z.argmax(1).numpy())
+            novelty += [] if unknown is None else [self._novelty(z, found)]
+        answers = self.classes_[np.concatenate(best)]
         if unknown is None:
             return answers
         if self.threshold_ is None:
             raise InputError(f"unknown: method {self.method!r} keeps no exemplars to tell by what is unknown")
-        new = self._novelty(z, found) > self.threshold_
+        new = np.concatenate(novelty) > self.threshold_
         kind = KINDS.get(np.asarray(unknown).dtype.kind)
         mixed = answers.astype(np.result_type(answers, np.asarray(unknown)) if kind == self._kind else object)
         mixed[new] = unknown
@@ -405,6 +413,11 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         """N,C in the order of `classes_`, and the neighbours if they were looked up."""
         z, found = self._queries(X, neighbours)
         return z.index_select(1, self._columns()), found
+
+    def _parts(self, samples: Samples) -> Iterator[Samples]:
+        """So many at a time that their scores fit: with 200 000 classes a thousand take a gigabyte."""
+        for rows in samples.chunks(max(ROWS, SCORES // len(self._names) // ROWS * ROWS)):
+            yield samples.select(torch.arange(rows.start, rows.stop))
 
     def _queries(self, X: Any, neighbours: bool = False) -> tuple[Tensor, Retrieval | None]:
         return self._ask(self._validate(X), neighbours)
@@ -516,6 +529,8 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         return self._names.index(label)
 
     def _keep_what_is_remembered(self) -> None:
+        if not self._own_ids and not self._thumbnails:
+            return
         numbers = set(self._learner.memory.id.tolist())
         self._own_ids = {number: own for number, own in self._own_ids.items() if number in numbers}
         self._thumbnails = {number: image for number, image in self._thumbnails.items() if number in numbers}

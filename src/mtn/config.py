@@ -84,6 +84,10 @@ class Budget(Section):
     """Exemplars of each class, instead of a total."""
     select: Literal["ring", "herding", "reservoir"] = "ring"
     """Which exemplars stay: the latest, those that keep the class mean, or a uniform sample of all seen."""
+    search: Literal["exact", "approximate"] = "exact"
+    """Look at every exemplar for the nearest, or, where there are more than 50 000, at the likeliest."""
+    precision: Literal["float32", "float16"] = "float32"
+    """Of the vectors kept: half the memory, the third digit."""
 
     @model_validator(mode="after")
     def _one_budget(self) -> "Budget":

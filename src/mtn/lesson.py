@@ -24,6 +24,24 @@ def generator(*key: object) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
+ANSWERS = 2**28
+"""Numbers that the model before may say about a task, once: beyond that it is asked in every step."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a model says of some samples, said when it is asked for: with 200 000 classes it does not fit."""
+
+    model: Method
+    samples: Samples
+    found: Retrieval | None
+
+    @torch.no_grad()
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        x = self.samples.x(rows).to(self.model.seen.device)
+        return self.model.scores(x, None if self.found is None else self.found[rows])
+
+
 @dataclass(frozen=True, eq=False)
 class Portion:
     """Samples drawn `size` at a time, in passes without replacement. A step's draw depends on its number alone."""
@@ -33,7 +51,7 @@ class Portion:
     key: tuple[object, ...]
     drawn: Tensor | None = None  # the rows that are ever drawn, rising; None: all
     found: Retrieval | None = None  # of the drawn ones
-    before: Tensor | None = None  # logits of the model before the task, of the drawn ones
+    before: Tensor | Asked | None = None  # logits of the model before the task, of the drawn ones
 
     def within(self, steps: int) -> Tensor | None:
         """What so many steps draw, if that is less than everything: a small task need not look at a large memory."""
@@ -139,15 +157,14 @@ def prepare(
         found: list[Retrieval | None] = [None, None]
         if method.uses_neighbours:
             found = [*nearest_within(samples, mine, k, (len(shown), known), device, say)]
-        answers = None
+        answers: Tensor | Asked | None = None
         if before is not None:
             if images:
                 samples = before.view(raw if drawn is None else raw.select(drawn))
                 found[1] = nearest(samples, theirs, k, device, say) if method.uses_neighbours else None
-            answers = torch.empty(len(samples), task.old)
-            for rows, z in scores(before, samples, found[1]):
-                answers[rows] = z.cpu()
-                say("asking the model before", rows.stop, len(samples))
+            answers = Asked(before, samples, found[1])
+            if len(samples) * task.old <= ANSWERS:
+                answers = _said(answers, task.old, say)
         return replace(portion, drawn=drawn, found=found[0], before=answers)
 
     new = portion("new", first, size)
@@ -155,6 +172,14 @@ def prepare(
     replay = portion("replay", second, beside) if len(second) and beside else None
     share = _share(new, replay, task.seen).to(device)
     return Lesson(new, replay, share, steps, before, shown) if moving else Lesson(new, replay, share, steps)
+
+
+def _said(asked: Asked, classes: int, say: Progress) -> Tensor:
+    answers = torch.empty(len(asked.samples), classes)
+    for rows, z in scores(asked.model, asked.samples, asked.found):
+        answers[rows] = z.cpu()
+        say("asking the model before", rows.stop, len(answers))
+    return answers
 
 
 def _pools(task: Task, stage: Stage, held: Tensor, memory: Memory, past: Sequence[Samples]) -> tuple[Samples, Samples]:

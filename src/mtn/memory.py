@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtn import index
 from mtn.config import Budget
+from mtn.index import Index
 from mtn.samples import Samples
 
 View = Callable[[Samples], Samples]
@@ -22,12 +24,14 @@ class Memory:
 
     def __init__(self, budget: Budget, *shape: int) -> None:
         self.budget = budget
-        self.x = torch.zeros(0, *shape, dtype=torch.uint8 if len(shape) == 3 else torch.float32)
+        self.x = torch.zeros(0, *shape, dtype=torch.uint8 if len(shape) == 3 else getattr(torch, budget.precision))
         self.columns: Tensor | None = None  # D,M once turned
         self.y = torch.zeros(0, dtype=torch.long)
         self.id = torch.zeros(0, dtype=torch.long)
         self.priority = torch.zeros(0, dtype=torch.float64)
         self.arrived = 0
+        self.index: Index | None = None  # of more exemplars than are looked at one by one
+        self.whole = True  # not a part of another
 
     def __len__(self) -> int:
         return len(self.y)
@@ -46,7 +50,7 @@ class Memory:
         old, new = kept[kept < len(self)], kept[kept >= len(self)] - len(self)
         chosen = samples.select(new)
         self._set(
-            torch.cat([self.x[old], chosen.x()]),
+            torch.cat([self.x[old], chosen.x().to(self.x.dtype)]),
             torch.cat([self.y[old], chosen.y]),
             torch.cat([self.id[old], chosen.id]),
             torch.cat([priority[old], priority[kept[kept >= len(self)]]]),
@@ -63,13 +67,14 @@ class Memory:
 
     def turn(self) -> None:
         """It will be asked again and again: lay the vectors out so that the product with a few takes half the time."""
-        if self.columns is None:
+        if self.columns is None and len(self) < index.WORTH:  # a copy of a large one would be too dear
             self.columns = self.x.T.contiguous()
 
     def part(self, rows: Tensor) -> "Memory":
         """The exemplars at `rows` (a mask) alone."""
         part = Memory(self.budget, *self.x.shape[1:])
         part._set(self.x[rows], self.y[rows], self.id[rows], self.priority[rows])
+        part.index, part.whole = self.index, False
         return part
 
     def seen_by(self, view: View) -> "Memory":
@@ -80,6 +85,14 @@ class Memory:
         seen = Memory(self.budget, x.shape[1])
         seen._set(x, self.y, self.id, self.priority)
         return seen
+
+    def indexed(self) -> "Index | None":
+        """What finds candidates, brought up to date; None where all exemplars are looked at."""
+        if self.budget.search == "exact" or len(self) < index.WORTH:
+            return None
+        self.index = self.index or Index(self.x.shape[1])
+        self.index.hold(self.id, lambda rows: self.x[rows], only=self.whole)
+        return self.index
 
     def samples(self) -> Samples:
         """The exemplars, to be replayed."""

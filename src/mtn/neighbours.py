@@ -1,4 +1,7 @@
-"""Queries x memory -> neighbours: exact top-k by cosine, chunk by chunk, never the query itself."""
+"""Queries x memory -> neighbours: top-k by cosine, chunk by chunk, never the query itself.
+
+Exact, unless the memory has an index (mtn.index): then among its candidates.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,9 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mtn.index import Index
 from mtn.memory import Memory
 from mtn.progress import Progress, silent
 from mtn.samples import Samples
+
+BLOCK = 65_536
+"""Exemplars that are compared with a chunk of queries at once."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Retrieval:
         index = self.index[rows]
         real = index.clamp(min=0).long()
         labels = self.y[real].where(index >= 0, 0)  # a class every model knows
-        return Neighbours(self.x[real], labels, self.similarity[rows], index >= 0, self.full)
+        return Neighbours(self.x[real].float(), labels, self.similarity[rows], index >= 0, self.full)
 
 
 def nearest(
@@ -77,10 +84,12 @@ def nearest_within(
     columns = x.T if memory.columns is None else memory.columns.to(device)
     index = torch.full((len(firsts), len(queries), k), -1, dtype=torch.int32, device=device)
     similarity = torch.zeros(len(firsts), len(queries), k, device=device)
+    likely = memory.indexed()
     for rows in queries.chunks():
-        cosines = queries.x(rows).to(device) @ columns
-        for place, first in enumerate(firsts):
-            found, scores = top_k(cosines[:, :first], queries.id[rows].to(device), ids, k)
+        query, own = queries.x(rows).to(device), queries.id[rows].to(device)
+        best = _best(query, columns, firsts, k + 1) if likely is None else _likely(query, x, likely, firsts, k + 1)
+        for place, (scores, found) in enumerate(best):
+            found, scores = _without(own, ids, found, scores, k)
             index[place, rows, : found.shape[1]] = found.int()
             similarity[place, rows, : found.shape[1]] = scores
         say("searching", rows.stop, len(queries))
@@ -91,14 +100,52 @@ def nearest_within(
 
 
 def top_k(cosines: Tensor, query_ids: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Rows (-1: none) and cosines of the nearest. A row with the query's own id does not count, a mere copy of it does.
+    """Rows (-1: none) and cosines of the nearest, given all cosines."""
+    scores, rows = cosines.topk(min(k + 1, cosines.shape[1]), dim=1)
+    return _without(query_ids, ids, rows, scores, k)
 
-    One more than k is taken, and the query itself, if found, is moved behind all others.
+
+Best = list[tuple[Tensor, Tensor]]
+"""For each of several n: cosines and rows of the nearest among the first n, B,K."""
+
+
+def _best(query: Tensor, columns: Tensor, firsts: Sequence[int], k: int) -> Best:
+    """Block by block of exemplars: the cosines of millions would not fit."""
+    best: list[list[tuple[Tensor, Tensor]]] = [[] for _ in firsts]
+    for start in range(0, max(*firsts, 1), BLOCK):
+        cosines = query @ columns[:, start : start + BLOCK].to(query.dtype)
+        for parts, first in zip(best, firsts, strict=True):
+            if first > start or not parts:
+                scores, rows = cosines[:, : first - start].topk(min(k, first - start, cosines.shape[1]), dim=1)
+                parts.append((scores, rows + start))
+    return [parts[0] if len(parts) == 1 else _merged(parts, k) for parts in best]
+
+
+def _merged(parts: list[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
+    scores, rows = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))
+    scores, order = scores.topk(min(k, scores.shape[1]), dim=1)
+    return scores, rows.gather(1, order)
+
+
+def _likely(query: Tensor, x: Tensor, index: Index, firsts: Sequence[int], k: int) -> Best:
+    """Candidates, ranked by the memory's own vectors."""
+    best = []
+    for first in firsts:
+        rows = index.candidates(query, k, first).to(query.device)
+        cosines = torch.einsum("bd,bcd->bc", query, x[rows].float()).masked_fill(rows < 0, -torch.inf)
+        scores, places = cosines.topk(min(k, cosines.shape[1]), dim=1)
+        best.append((scores, rows.gather(1, places)))
+    return best
+
+
+def _without(own: Tensor, ids: Tensor, rows: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k nearest of what was found, rows (-1: none) and cosines.
+
+    One with the query's own id does not count, a mere copy of it does: it is moved behind all others.
     """
-    similarity, index = cosines.topk(min(k + 1, cosines.shape[1]), dim=1)
-    itself = ids[index] == query_ids[:, None]
-    if itself.any():
-        order = itself.int().argsort(dim=1, stable=True)
-        index = index.masked_fill(itself, -1).gather(1, order)
-        similarity = similarity.masked_fill(itself, 0).gather(1, order)
-    return index[:, :k], similarity[:, :k]
+    none = (rows < 0) | (ids[rows] == own[:, None])
+    if none.any():
+        order = none.int().argsort(dim=1, stable=True)
+        rows = rows.masked_fill(none, -1).gather(1, order)
+        scores = scores.masked_fill(none, 0).gather(1, order)
+    return rows[:, :k], scores[:, :k]
