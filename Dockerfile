@@ -1,8 +1,9 @@
 # docker build -t mtn .
 # docker run -p 8000:8000 -v ./my-model:/model -v ./tokens:/run/secrets/tokens:ro mtn
 FROM python:3.11-slim
+ARG EXTRAS=serve
 COPY . /source
-RUN pip install --no-cache-dir --constraint /source/constraints.txt "/source[serve]" && rm -r /source \
+RUN pip install --no-cache-dir --constraint /source/constraints.txt "/source[$EXTRAS]" && rm -r /source \
     && useradd --uid 10001 --no-create-home mtn
 USER mtn
 VOLUME /model

@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from mtn import calibration, checkpoint, config, encoders, lesson, store
+from mtn import calibration, checkpoint, config, encoders, lesson, milvus, store
 from mtn.errors import InputError, closest
 from mtn.evidence import Evidence, Neighbour
 from mtn.inputs import Inputs, Named, Reader
@@ -48,6 +48,7 @@ UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 """What is usual before any sample has shown it."""
 
 OWN_PARAMETERS = ("method.name", "memory.total", "method.k", "seed", "device")
+PLACE = ("memory.store", "memory.uri")
 KINDS = {"U": "str", "i": "int", "u": "int", "b": "bool", "f": "float"}
 
 
@@ -202,7 +203,9 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(f"labels of this model are of type {self._kind}, got {label!r}") from None
 
     def _start(self, kind: str) -> None:
-        self._learner = Learner(self._configuration(), self.n_features_in_)
+        chosen, width = self._configuration(), self.n_features_in_
+        self._learner = Learner(chosen, width, collection=milvus.collection(chosen.memory, width))
+        self._folder: Path | None = None  # that the collection belongs to
         self._kind = kind
         self._names: list[Label | None] = []  # of every class in order of arrival, None once forgotten
         self._stops: list[int] = []  # classes after each call
@@ -538,14 +541,22 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
     # ---- on disk
 
     def save(self, folder: str | Path) -> None:
-        """Write the model into a folder, new or holding an older state of it. A kill leaves the old or the new one."""
+        """Write the model into a folder, new or holding an older state of it. A kill leaves the old or the new one.
+
+        Of a memory in Milvus, what lost its place is deleted there after that; another folder gets a collection of its
+        own.
+        """
         if self.encoder is None:
             check_is_fitted(self)
         if not self.__sklearn_is_fitted__():  # nothing but what it will take
-            facts = {"versions": versions(), "parameters": self._parameters(), "source": getattr(self, "source_", {})}
-            return store.save(Path(folder), facts, {}, "# A classifier that has been taught nothing yet\n")
-        learner = self._learner
-        facts = {
+            bare = {"versions": versions(), "parameters": self._parameters(), "source": getattr(self, "source_", {})}
+            return store.save(Path(folder), bare, {}, "# A classifier that has been taught nothing yet\n")
+        learner, here, home = self._learner, self._collection(), Path(folder).resolve()
+        if here is not None and self._folder not in (None, home):
+            here = milvus.Collection(here.uri, milvus.fresh_name(), here.dimension)
+            learner.memory = learner.memory.moved(here)
+        before = _collection_of(home)
+        facts: dict[str, Any] = {
             "versions": versions(),
             "parameters": self._parameters(),
             "configuration": learner.config.model_dump(),
@@ -560,11 +571,33 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
             "usual": [[one if math.isfinite(one) else None for one in row] for row in self._usual.tolist()],
             "history": self.history_,
         }
+        if here is not None:
+            facts["memory"] = here.place()
         memory = learner.memory.state() | _pack(self._thumbnails)
         if learner.past:
             past = Samples.join(learner.past)
             memory |= {"past.x": torch.from_numpy(past.source[past.rows]), "past.y": past.y, "past.id": past.id}
         store.save(Path(folder), facts, {"weights": learner.method.state_dict(), "memory": memory}, self._card())
+        self._folder = home
+        learner.memory.settle()
+        if before is not None and (here is None or before.place() != here.place()):
+            before.drop()
+
+    def move_memory(self, uri: str | None) -> "MTNClassifier":
+        """Put what is remembered into Milvus, or with None back into the model's folder; `save` makes it last."""
+        check_is_fitted(self)
+        place = {"store": "exact" if uri is None else "milvus", "uri": uri}
+        chosen = self._learner.config.replace(memory=place)
+        self._learner.memory = self._learner.memory.moved(milvus.collection(chosen.memory, self.n_features_in_))
+        self._folder = None  # the one it was in has the old collection
+        others = {key: value for key, value in (self.settings or {}).items() if key not in PLACE}
+        self.settings = others | (dict(zip(PLACE, place.values(), strict=True)) if uri else {}) or None
+        return self
+
+    def _collection(self) -> milvus.Collection | None:
+        """Where the vectors are, if not here."""
+        x = self._learner.memory.x
+        return x.collection if isinstance(x, milvus.Remote) else None
 
     @classmethod
     def load(cls, folder: str | Path, encoder: Named | None = None) -> "MTNClassifier":
@@ -576,7 +609,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         facts, parts = store.load(folder)
         try:
             it = cls._from(facts, parts)
-            it.encoder = encoder or it.encoder
+            it.encoder, it._folder = encoder or it.encoder, folder.resolve()
             return it
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             raise InputError(f"{folder / 'model.json'} is damaged: {type(error).__name__} {error}") from None
@@ -596,7 +629,9 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         if facts["features"]["names"]:
             it.feature_names_in_ = np.array(facts["features"]["names"], dtype=object)
         with torch.random.fork_rng(devices=[]):
-            it._learner = Learner(chosen, it.n_features_in_)
+            place = facts.get("memory")
+            there = None if place is None else milvus.Collection(place["uri"], place["name"], it.n_features_in_)
+            it._learner = Learner(chosen, it.n_features_in_, collection=there)
         checkpoint.restore(it._learner.method, parts["weights"])
         it._learner.memory.load_state(memory)
         if "past.x" in memory:
@@ -644,6 +679,14 @@ classifier.predict(X)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_learner")
+
+
+def _collection_of(folder: Path) -> milvus.Collection | None:
+    """The one that the model saved in a folder has."""
+    if not (folder / "model.json").exists():
+        return None
+    place = checkpoint.read_json(folder / "model.json").get("memory")
+    return None if place is None else milvus.Collection(place["uri"], place["name"], 0)
 
 
 def _source(recorded: dict[str, Any]) -> dict[str, Any]:

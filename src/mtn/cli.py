@@ -132,6 +132,7 @@ def convert(
 
 for name, command in commands.COMMANDS.items():
     app.command(name)(command)
+app.add_typer(commands.MEMORY, name="memory")
 
 
 @app.callback(invoke_without_command=True)

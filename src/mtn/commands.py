@@ -204,6 +204,18 @@ def rename(
     typer.echo(f"{model}: {old!r} is now {new!r}")
 
 
+def move(
+    model: Model,
+    uri: Annotated[str, typer.Argument(metavar="URI", help="Of Milvus: FILE.db or http://HOST:19530; or `exact`.")],
+) -> None:
+    """Move what a model remembers into Milvus, from one Milvus to another, or back into the model's folder: `exact`."""
+    with changing(model, there=True):
+        classifier = MTNClassifier.load(model)
+        classifier.move_memory(None if uri == "exact" else uri).save(model)
+    there = classifier._collection()
+    typer.echo(f"{model}: {len(classifier.memory_)} exemplars are now in {there or 'its folder'}")
+
+
 def info(model: Model, as_json: AsJson = False) -> None:
     """Say what a model knows, what it keeps, and how well it did so far."""
     classifier = MTNClassifier.load(model)
@@ -216,7 +228,8 @@ def info(model: Model, as_json: AsJson = False) -> None:
     memory, kept = facts["memory"], facts["kept"]
     typer.echo(f"method {facts['method']}, vectors of {facts['features']} numbers" + _made(facts["source"]))
     room = f"of {memory['total']} exemplars" if memory["total"] else f"exemplars, {memory['per_class']} a class"
-    typer.echo(f"memory {memory['exemplars']} {room}")
+    there = facts["store"]
+    typer.echo(f"memory {memory['exemplars']} {room}" + (f", in Milvus at {there['uri']}" if there else ""))
     typer.echo(f"keeps {kept['total']} numbers, {kept['mb']} MB; temperature {facts['temperature']:.3g}")
     if facts["weights"]:
         typer.echo("weights " + ", ".join(f"{name} {value:.3g}" for name, value in facts["weights"].items()))
@@ -273,6 +286,10 @@ def serve(
     serve(model, host, port, token_file)
 
 
+MEMORY = typer.Typer(no_args_is_help=True, help="Where a model's exemplars are.")
+MEMORY.command("move")(move)
+MEMORY.callback()(lambda: None)  # or its one command would need no name
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "new": new,
     "learn": learn,
@@ -290,7 +307,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 def about(classifier: MTNClassifier) -> dict[str, Any]:
     """What `mtn info` tells, as plain values."""
-    learner = classifier._learner
+    learner, there = classifier._learner, classifier._collection()
     budget, counts = learner.config.memory, torch.bincount(learner.memory.y, minlength=len(classifier._names)).tolist()
     weights = dict(learner.method.named_buffers()).get("weights")
     return {
@@ -303,6 +320,7 @@ def about(classifier: MTNClassifier) -> dict[str, Any]:
             "total": budget.total,
             "per_class": budget.per_class,
         },
+        "store": None if there is None else there.place(),
         "kept": learner.kept(),
         "temperature": classifier.temperature_,
         "threshold": classifier.threshold_,

@@ -89,10 +89,19 @@ class Budget(Section):
     precision: Literal["float32", "float16"] = "float32"
     """Of the vectors kept: half the memory, the third digit."""
 
+    store: Annotated[Literal["exact", "milvus"], Field(exclude=True)] = "exact"
+    """Where vectors are: in this process, or in Milvus. As with log, a run is the same one wherever they are."""
+    uri: Annotated[str | None, Field(exclude=True)] = None
+    """Of Milvus: a local file that ends in .db, or http://host:19530 of a server or a cluster."""
+
     @model_validator(mode="after")
     def _one_budget(self) -> "Budget":
         if (self.total is None) == (self.per_class is None):
             raise ValueError("set exactly one of memory.total and memory.per_class")
+        if (self.store == "milvus") != (self.uri is not None):
+            raise ValueError('memory.store = "milvus" and memory.uri go together: set both or neither')
+        if self.uri is not None and "://" not in self.uri and not self.uri.endswith(".db"):
+            raise ValueError(f"memory.uri must be a file that ends in .db, or like http://host:19530, got {self.uri!r}")
         return self
 
 
@@ -153,6 +162,12 @@ class Config(Section):
     method: MethodOptions = MethodOptions()
     train: Train = Train()
 
+    @model_validator(mode="after")
+    def _vectors_only(self) -> "Config":
+        if self.images.side is not None and self.memory.store == "milvus":
+            raise ValueError('memory.store = "milvus" holds vectors: with images.side exemplars are images')
+        return self
+
     def digest(self) -> str:
         """Eight hexadecimal digits that tell this configuration from any other."""
         return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:8]
@@ -160,6 +175,7 @@ class Config(Section):
     def replace(self, **sections: Any) -> "Config":
         """A copy with some keys changed: `config.replace(seed=1, method={"name": "knn"})`."""
         values = self.model_dump(exclude_none=True) | {"log": self.log}
+        values["memory"] |= {"store": self.memory.store, "uri": self.memory.uri}
         return parse(_merge(values, sections), "a changed configuration")
 
 

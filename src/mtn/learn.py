@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mtn import checkpoint, datasets, lesson, log, metrics
+from mtn import checkpoint, datasets, lesson, log, metrics, milvus
 from mtn.config import Config, Train
 from mtn.errors import InputError
 from mtn.memory import Memory
@@ -161,12 +161,12 @@ class Effort:
 class Learner:
     """A method, its memory, and how far into a task they are: fed one task after the other, none of them announced."""
 
-    def __init__(self, config: Config, *shape: int) -> None:
+    def __init__(self, config: Config, *shape: int, collection: milvus.Collection | None = None) -> None:
         """`shape` is that of a sample: of a vector, or of an image."""
         self.config = config
         torch.manual_seed(config.seed)
         self.method = make(shape[0], config).to(find_device(config.device)).eval()
-        self.memory = Memory(config.memory, *shape)
+        self.memory = Memory(config.memory, *shape, collection=collection)
         self.past: list[Samples] = []  # all samples so far, for a method that remembers everything
         self.before: Method | None = None
         self.stage, self.step = 0, 0  # stages done of the task, steps done of the next one
@@ -263,7 +263,8 @@ class Learner:
         """Numbers kept between tasks: vectors that are remembered (four bytes of an image are one number), weights,
         statistics."""
         remembered = len(self.memory) + sum(map(len, self.past))
-        numbers = self.memory.x.shape[1:].numel() * self.memory.x.element_size() // 4
+        shape = self.memory.x.shape[1:]
+        numbers = shape.numel() // (4 if len(shape) == 3 else 1)
         weights = dict(self.method.named_parameters())
         statistics = [buffer for name, buffer in self.method.state_dict().items() if name not in weights]
         floats = {
@@ -297,7 +298,8 @@ class Run:
 
     def __init__(self, config: Config, tasks: list[Task], state: Path, say: Progress, save_every: float) -> None:
         self.config, self.tasks, self.path, self.say, self.save_every = config, tasks, state, say, save_every
-        self.learner = Learner(config, *tasks[0].train.shape)
+        shape = tasks[0].train.shape
+        self.learner = Learner(config, *shape, collection=_collection(config, state.parent, shape[0]))
         self.correct: list[list[int]] = []  # after each task, of each class seen
         self.done = 0  # tasks
         self.log: log.Log | None = None
@@ -308,6 +310,7 @@ class Run:
     def learn(self) -> None:
         """All tasks that are left."""
         reset_peak_memory()
+        self.learner.memory.settle()  # if a kill came between saving and this
         seconds = self.learner.effort.seconds
         for task in self.tasks[self.done :]:
             self.saved = time.monotonic()
@@ -378,6 +381,7 @@ class Run:
         tensors = learner.state() | {"rng": torch.get_rng_state()}
         position = {"task": self.done, "stage": learner.stage, "step": learner.step}
         checkpoint.save(self.path, tensors, position | {"history": {"correct": self.correct, **vars(learner.effort)}})
+        learner.memory.settle()
 
     def _load(self) -> None:
         tensors, facts = checkpoint.load(self.path)
@@ -389,6 +393,16 @@ class Run:
         if learner.method.remembers == "everything":
             learner.past = [task.train for task in self.tasks[: self.done]]
         torch.set_rng_state(tensors["rng"])
+
+
+def _collection(config: Config, folder: Path, dimension: int) -> milvus.Collection | None:
+    """Of the run in a folder: its name is there before it is, so that no attempt leaves one that nobody knows."""
+    if config.memory.store == "exact":
+        return None
+    file = folder / "collection"
+    if not file.exists():
+        checkpoint.write_text(file, milvus.fresh_name())
+    return milvus.collection(config.memory, dimension, file.read_text("utf-8"))
 
 
 def find_device(name: str) -> torch.device:

@@ -136,7 +136,7 @@ def prepare(
     held = method.held_out(task, memory)
     shown = memory.part(~held) if held.any() else memory  # what is held out is nobody's neighbour either
     known = int((shown.y < task.old).sum())
-    images = shown.x.dim() == 4
+    images = len(shown.x.shape) == 4
     moving = images and not stage.rests
     mine, theirs = shown, shown
     if images and stage.rests:

@@ -4,6 +4,7 @@ Every policy is one number a sample: its priority. Ring: when it came (the lates
 the herded order. Reservoir: a random key (the largest M keys of a stream are a uniform sample of it).
 """
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from mtn import index
 from mtn.config import Budget
+from mtn.errors import InputError
 from mtn.index import Index
+from mtn.milvus import Collection, Remote
 from mtn.samples import Samples
 
 View = Callable[[Samples], Samples]
@@ -20,11 +23,16 @@ View = Callable[[Samples], Samples]
 
 
 class Memory:
-    """Exemplars as unit vectors, or as images in bytes, with class and id. Rows stand by class, best first."""
+    """Exemplars as unit vectors, or as images in bytes, with class and id. Rows stand by class, best first.
 
-    def __init__(self, budget: Budget, *shape: int) -> None:
+    With a collection the vectors are there, and only there.
+    """
+
+    def __init__(self, budget: Budget, *shape: int, collection: Collection | None = None) -> None:
         self.budget = budget
-        self.x = torch.zeros(0, *shape, dtype=torch.uint8 if len(shape) == 3 else getattr(torch, budget.precision))
+        kind = torch.uint8 if len(shape) == 3 else getattr(torch, budget.precision)
+        here = torch.zeros(0, *shape, dtype=kind)
+        self.x: Tensor | Remote = here if collection is None else Remote.empty(collection)
         self.columns: Tensor | None = None  # D,M once turned
         self.y = torch.zeros(0, dtype=torch.long)
         self.id = torch.zeros(0, dtype=torch.long)
@@ -50,36 +58,45 @@ class Memory:
         old, new = kept[kept < len(self)], kept[kept >= len(self)] - len(self)
         chosen = samples.select(new)
         self._set(
-            torch.cat([self.x[old], chosen.x().to(self.x.dtype)]),
+            self._joined(old, chosen),
             torch.cat([self.y[old], chosen.y]),
             torch.cat([self.id[old], chosen.id]),
             torch.cat([priority[old], priority[kept[kept >= len(self)]]]),
         )
 
+    def _joined(self, old: Tensor, chosen: Samples) -> Tensor | Remote:
+        if isinstance(self.x, Remote):
+            return self.x.take(old).add(chosen.id, chosen.y, chosen.x)
+        return torch.cat([self.x[old], chosen.x().to(self.x.dtype)])
+
     def remove(self, rows: Tensor) -> None:
         """Let the exemplars at `rows` (a mask) go; what their places are worth shows at the next task."""
-        self._set(self.x[~rows], self.y[~rows], self.id[~rows], self.priority[~rows])
+        self._set(_take(self.x, ~rows), self.y[~rows], self.id[~rows], self.priority[~rows])
 
     def relabel(self, row: int, label: int) -> None:
         y = self.y.clone()
         y[row] = label
+        if isinstance(self.x, Remote):
+            self.x.collection.relabel(int(self.id[row]), label)
         self._set(self.x, y, self.id, self.priority)
 
     def turn(self) -> None:
         """It will be asked again and again: lay the vectors out so that the product with a few takes half the time."""
-        if self.columns is None and len(self) < index.WORTH:  # a copy of a large one would be too dear
+        if (
+            self.columns is None and isinstance(self.x, Tensor) and len(self) < index.WORTH
+        ):  # a large one's would be dear
             self.columns = self.x.T.contiguous()
 
     def part(self, rows: Tensor) -> "Memory":
         """The exemplars at `rows` (a mask) alone."""
         part = Memory(self.budget, *self.x.shape[1:])
-        part._set(self.x[rows], self.y[rows], self.id[rows], self.priority[rows])
+        part._set(_take(self.x, rows), self.y[rows], self.id[rows], self.priority[rows])
         part.index, part.whole = self.index, False
         return part
 
     def seen_by(self, view: View) -> "Memory":
         """The same exemplars as vectors."""
-        if self.x.dim() == 2:
+        if len(self.x.shape) == 2:
             return self
         x = view(self.samples()).x()
         seen = Memory(self.budget, x.shape[1])
@@ -88,27 +105,56 @@ class Memory:
 
     def indexed(self) -> "Index | None":
         """What finds candidates, brought up to date; None where all exemplars are looked at."""
-        if self.budget.search == "exact" or len(self) < index.WORTH:
+        x = self.x
+        if self.budget.search == "exact" or len(self) < index.WORTH or isinstance(x, Remote):
             return None
-        self.index = self.index or Index(self.x.shape[1])
-        self.index.hold(self.id, lambda rows: self.x[rows], only=self.whole)
+        self.index = self.index or Index(x.shape[1])
+        self.index.hold(self.id, lambda rows: x[rows], only=self.whole)
         return self.index
 
     def samples(self) -> Samples:
         """The exemplars, to be replayed."""
-        return Samples(self.x.numpy(), np.arange(len(self)), self.y, self.id)
+        return Samples(self.x.numpy() if isinstance(self.x, Tensor) else self.x, np.arange(len(self)), self.y, self.id)
 
     def state(self) -> dict[str, Tensor]:
-        arrived = torch.tensor(self.arrived)
-        return {"x": self.x, "y": self.y, "id": self.id, "priority": self.priority, "arrived": arrived}
+        """All but vectors that are elsewhere."""
+        if isinstance(self.x, Remote):
+            vectors = {"hidden": self.x.hidden, "tasks": torch.tensor(self.x.tasks)}
+        else:
+            vectors = {"x": self.x}
+        rest = {"y": self.y, "id": self.id, "priority": self.priority, "arrived": torch.tensor(self.arrived)}
+        return vectors | rest
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self._set(state["x"], state["y"], state["id"], state["priority"])
+        if ("x" in state) == isinstance(self.x, Remote):
+            raise InputError(f"memory.store must stay what it was, {'exact' if 'x' in state else 'milvus'}")
+        if isinstance(self.x, Remote):
+            x: Tensor | Remote = Remote(self.x.collection, state["id"], state["hidden"], int(state["tasks"])).checked()
+        else:
+            x = state["x"]
+        self._set(x, state["y"], state["id"], state["priority"])
         self.arrived = int(state["arrived"])
 
-    def _set(self, x: Tensor, y: Tensor, ids: Tensor, priority: Tensor) -> None:
+    def settle(self) -> None:
+        """The state is on disk: what it does not name goes."""
+        if isinstance(self.x, Remote):
+            self.x = self.x.settled()
+
+    def moved(self, collection: Collection | None) -> "Memory":
+        """The same exemplars with their vectors in an empty collection, or here; where they were they stay."""
+        twin = copy.copy(self)
+        if collection is None:
+            twin.x = self.x[torch.arange(len(self))].to(getattr(torch, self.budget.precision))
+            return twin
+        twin.x = Remote.empty(collection).add(self.id, self.y, lambda rows: self.x[rows].float())
+        for rows in self.samples().chunks():
+            if not torch.equal(twin.x[rows], self.x[rows].float()):
+                raise InputError(f"Milvus, {collection}: what is read there is not what was written")
+        return twin
+
+    def _set(self, x: Tensor | Remote, y: Tensor, ids: Tensor, priority: Tensor) -> None:
         order = _by_class(y, priority)
-        self.x, self.y, self.id, self.priority = x[order], y[order], ids[order], priority[order]
+        self.x, self.y, self.id, self.priority = _take(x, order), y[order], ids[order], priority[order]
         self.columns = None
 
     def quota(self, available: Tensor) -> Tensor:
@@ -139,6 +185,10 @@ class Memory:
             chosen = rows[herd(samples.x(rows), int(quota[label]))]
             priority[chosen] = -torch.arange(len(chosen), dtype=torch.float64)
         return priority
+
+
+def _take(x: Tensor | Remote, rows: Tensor) -> Tensor | Remote:
+    return x[rows] if isinstance(x, Tensor) else x.take(rows)
 
 
 def quotas(available: Tensor, total: int) -> Tensor:

@@ -1,16 +1,18 @@
 """Queries x memory -> neighbours: top-k by cosine, chunk by chunk, never the query itself.
 
-Exact, unless the memory has an index (mtn.index): then among its candidates.
+Exact, unless the memory has an index (mtn.index): then among its candidates. Vectors in Milvus are compared there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from mtn.index import Index
 from mtn.memory import Memory
+from mtn.milvus import Remote
 from mtn.progress import Progress, silent
 from mtn.samples import Samples
 
@@ -44,7 +46,7 @@ class Neighbours:
 class Retrieval:
     """The neighbours of many queries as rows of a memory: found once a task, gathered batch by batch."""
 
-    x: Tensor  # M,D
+    x: Tensor | Remote  # M,D
     y: Tensor  # M
     index: Tensor  # N,K rows of the memory, -1 where there is none
     similarity: Tensor  # N,K
@@ -80,21 +82,20 @@ def nearest_within(
 
     Exemplars stand by class in arrival order, so the first ones are those of the classes an older model knows.
     """
-    x, y, ids = memory.x.to(device), memory.y.to(device), memory.id.to(device)
-    columns = x.T if memory.columns is None else memory.columns.to(device)
+    x, y, ids = memory.x, memory.y.to(device), memory.id.to(device)
+    x = x if isinstance(x, Remote) else x.to(device)
     index = torch.full((len(firsts), len(queries), k), -1, dtype=torch.int32, device=device)
     similarity = torch.zeros(len(firsts), len(queries), k, device=device)
-    likely = memory.indexed()
+    search = _search(memory, x)
     for rows in queries.chunks():
         query, own = queries.x(rows).to(device), queries.id[rows].to(device)
-        best = _best(query, columns, firsts, k + 1) if likely is None else _likely(query, x, likely, firsts, k + 1)
-        for place, (scores, found) in enumerate(best):
+        for place, (scores, found) in enumerate(search(query, firsts, k + 1)):
             found, scores = _without(own, ids, found, scores, k)
             index[place, rows, : found.shape[1]] = found.int()
             similarity[place, rows, : found.shape[1]] = scores
         say("searching", rows.stop, len(queries))
     if not len(memory):  # a row for padding to point at
-        x, y = x.new_zeros(1, x.shape[1]), y.new_zeros(1)
+        x, y = torch.zeros(1, x.shape[1], device=device), y.new_zeros(1)
     full = (index >= 0).flatten(1).all(1).tolist()
     return [Retrieval(x, y, index[place], similarity[place], full[place]) for place in range(len(firsts))]
 
@@ -106,10 +107,23 @@ def top_k(cosines: Tensor, query_ids: Tensor, ids: Tensor, k: int) -> tuple[Tens
 
 
 Best = list[tuple[Tensor, Tensor]]
-"""For each of several n: cosines and rows of the nearest among the first n, B,K."""
+"""For each of several n: cosines and rows (-1: none) of the nearest among the first n exemplars, B,K."""
+
+Search = Callable[[Tensor, Sequence[int], int], Best]
+"""Queries, those n, and K."""
 
 
-def _best(query: Tensor, columns: Tensor, firsts: Sequence[int], k: int) -> Best:
+def _search(memory: Memory, x: Tensor | Remote) -> Search:
+    """How the nearest are found, by where and how many the vectors are."""
+    if isinstance(x, Remote):
+        return partial(_elsewhere, memory, x)
+    likely = memory.indexed()
+    if likely is not None:
+        return partial(_likely, likely, x)
+    return partial(_best, x.T if memory.columns is None else memory.columns.to(x.device))
+
+
+def _best(columns: Tensor, query: Tensor, firsts: Sequence[int], k: int) -> Best:
     """Block by block of exemplars: the cosines of millions would not fit."""
     best: list[list[tuple[Tensor, Tensor]]] = [[] for _ in firsts]
     for start in range(0, max(*firsts, 1), BLOCK):
@@ -127,7 +141,7 @@ def _merged(parts: list[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]
     return scores, rows.gather(1, order)
 
 
-def _likely(query: Tensor, x: Tensor, index: Index, firsts: Sequence[int], k: int) -> Best:
+def _likely(index: Index, x: Tensor, query: Tensor, firsts: Sequence[int], k: int) -> Best:
     """Candidates, ranked by the memory's own vectors."""
     best = []
     for first in firsts:
@@ -135,6 +149,16 @@ def _likely(query: Tensor, x: Tensor, index: Index, firsts: Sequence[int], k: in
         cosines = torch.einsum("bd,bcd->bc", query, x[rows].float()).masked_fill(rows < 0, -torch.inf)
         scores, places = cosines.topk(min(k, cosines.shape[1]), dim=1)
         best.append((scores, rows.gather(1, places)))
+    return best
+
+
+def _elsewhere(memory: Memory, x: Remote, query: Tensor, firsts: Sequence[int], k: int) -> Best:
+    """The first exemplars are those of the first classes there too."""
+    best = []
+    for first in firsts:
+        below = int(memory.y[first]) if first < len(memory) else None
+        rows, scores = (part.to(query.device) for part in x.nearest(query, k, below))
+        best.append((scores, rows.masked_fill(rows >= first, -1)))  # a label there may be one that was never saved here
     return best
 
 

@@ -51,7 +51,9 @@ class ICaRL(Method):
         self.recall(memory)
 
     def recall(self, memory: Memory) -> None:
-        total = torch.zeros(int(self.seen), self.dimension).index_add_(0, memory.y, memory.x)
+        total = torch.zeros(int(self.seen), self.dimension)
+        for rows in memory.samples().chunks():
+            total.index_add_(0, memory.y[rows], memory.x[rows])
         self.means = F.normalize(total, dim=1).to(self.means.device)
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:

@@ -141,7 +141,9 @@ class Bank(nn.Module):
     def nearest(self, query: Tensor, ids: Tensor, memory: Memory, classes: int, k: int, view: View) -> Neighbours:
         """The k nearest exemplars of the first `classes`, never the query itself. A frozen model's stay as they are."""
         if not self.steps or (self.training and self.steps % REFRESH == 0):
-            self._refresh(memory.seen_by(view).x.to(query.device))
+            seen = memory.seen_by(view).x
+            assert isinstance(seen, Tensor)  # of images, which are always here
+            self._refresh(seen.to(query.device))
         self.steps += 1
         known = int((memory.y < classes).sum())  # they stand by class
         index, similarity = top_k(query.detach() @ self.x[:known].T, ids, memory.id.to(ids.device), k)

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from mtn.classifier import Label
 from mtn.commands import about
 from mtn.datasets import glyphs
-from mtn.errors import InputError
+from mtn.errors import InputError, Passing
 from mtn.serve import body, observe
 from mtn.serve.engine import UNDO, Answer, Busy, Engine, Explanation, Served, Takes
 from mtn.serve.guard import Right, Tokens
@@ -447,6 +447,7 @@ REFUSALS: tuple[tuple[type[Exception], int, str | None], ...] = (
     (PlainHTTPException, 400, None),
     (RequestValidationError, 422, "a parameter is missing, or not what it must be"),
     (InputError, 422, None),
+    (Passing, 503, "the memory cannot be reached: ask again in a moment"),
     (Busy, 503, "too many questions wait already: ask again in a moment"),
     (Full, 429, "too many lessons wait already: teach again in a moment"),
     (Reused, 409, "this Idempotency-Key came with something else before"),

@@ -20,7 +20,7 @@ import torch
 
 from mtn import store
 from mtn.classifier import MTNClassifier
-from mtn.errors import InputError
+from mtn.errors import InputError, Passing
 from mtn.inputs import Inputs
 from mtn.progress import Progress
 from mtn.serve.journal import Job, Material
@@ -124,11 +124,15 @@ def change(folder: Path, lesson: Lesson, say: Progress) -> Outcome:
             classifier = MTNClassifier.load(folder)
             try:
                 changed = _teach(classifier, lesson, say) if lesson.materials else _forget(classifier, lesson.jobs[0])
+            except Passing:
+                raise
             except InputError as error:
                 return Outcome("refused", str(error))
             if changed:
                 classifier.save(folder)
-    except (InputError, OSError) as error:  # a lock, a full disk
+            else:
+                classifier._learner.memory.settle()  # a kill, or a lost server, came between saving and this
+    except (InputError, OSError) as error:  # a lock, a full disk, a lost server
         return Outcome("hindered", str(error))
     return Outcome("done")
 
