@@ -110,7 +110,7 @@ def test_gradients_reach_the_backbone_and_the_part_that_a_stage_is_about(configu
         for stage in it.method.stages(tasks[1]):
             it.method.zero_grad()
             plan = it.prepare(tasks[1], stage)
-            sum(it.method.terms(stage, plan.batch(0), tasks[1]).values()).backward()
+            sum(it.method(stage, plan.batch(0), tasks[1]).values()).backward()
             reached = {key.split(".")[0] for key, p in it.method.named_parameters() if p.grad is not None}
             assert reached == set(moved.get(stage.loss.split(".")[0], ("backbone", "head")))
 

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ import torch
 import typer
 from rich.console import Console
 
-from mtn import commands, config, datasets, grid, learn, report
+from mtn import commands, config, datasets, grid, learn, ranks, report
 from mtn import compare as comparison
 from mtn import reproduce as reproduction
 from mtn.errors import InputError, closest
@@ -39,6 +40,9 @@ def run(recipe: Recipe, set_: Set = [], out: Out = None) -> None:  # noqa: B006 
     folder = out or Path("runs") / f"{_stem(recipe)}-{_stem(chosen.method.name)}-seed{chosen.seed}-{chosen.digest()}"
     with resumable(folder), bar(console) as say:
         result = learn.run(chosen, folder, say)
+    ranks.stop()
+    if ranks.rank():
+        return
     report.write([result], folder, "result")
     console.print(report.rich_tasks(result), report.rich_table([result]))
     console.print(f"{folder}/: result.json, result.md, curve.png, curve.svg", highlight=False)
@@ -130,16 +134,27 @@ def convert(
     console.print(f"{folder}/: {', '.join(sorted(file.name for file in folder.iterdir()))}", highlight=False)
 
 
+SHARED = {"run": timedelta(minutes=30), "extract": timedelta(days=1)}
+"""Commands that several processes may share, and how long one waits for another: encoding, they may be hours apart."""
+
 for name, command in commands.COMMANDS.items():
     app.command(name)(command)
 app.add_typer(commands.MEMORY, name="memory")
 
 
 @app.callback(invoke_without_command=True)
-def version(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def begin(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
     if version:
         typer.echo(f"mtn {__version__}")
         raise typer.Exit
+    command = context.invoked_subcommand
+    if ranks.asked() > 1 and command is not None:
+        if command not in SHARED:
+            raise InputError(f"mtn {command} needs one process; torchrun is for mtn {' and mtn '.join(SHARED)}")
+        ranks.start(SHARED[command])
 
 
 def main() -> None:
@@ -151,6 +166,10 @@ def main() -> None:
     except InputError as error:
         errors.print(f"error: {error}", markup=False)
         sys.exit(2)
+    except RuntimeError as error:
+        if ranks.is_lost(error):
+            ranks.leave()
+        raise
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 import typer
 from rich.console import Console
 
-from mtn import config, encoders, evidence, export, inputs, store
+from mtn import config, encoders, evidence, export, inputs, ranks, store
 from mtn import extract as extraction
 from mtn.classifier import OWN_PARAMETERS, Label, MTNClassifier
 from mtn.datasets import sources
@@ -119,6 +119,9 @@ def extract(
     except KeyboardInterrupt:
         typer.echo(f"interrupted; the same command goes on from what is in {out}", err=True)
         raise typer.Exit(130) from None
+    ranks.stop()
+    if ranks.rank():
+        return
     _list_skipped([*listing.notes, *made.skipped[:SHOWN]])
     if len(made.skipped) > SHOWN:
         typer.echo(f"left out: {len(made.skipped) - SHOWN} more, listed in {out / 'manifest.json'}", err=True)

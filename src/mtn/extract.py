@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import PIL
 
-from mtn import checkpoint
+from mtn import checkpoint, ranks
 from mtn.datasets import shards
 from mtn.datasets.listing import Listing
 from mtn.encoders.base import PLURAL, Encoder, difference
@@ -147,36 +147,41 @@ class Extraction:
 
 
 def extract(listing: Listing, encoder: Encoder, folder: Path, say: Progress = silent) -> Extraction:
-    """Make a store, or go on with the one that is there."""
+    """Make a store, or go on with the one that is there. Of several processes each makes its share of the shards."""
     if listing.kind != encoder.kind:
         name, takes, got = encoder.identity()["name"], PLURAL[encoder.kind], PLURAL[listing.kind]
         raise InputError(f"the encoder {name!r} takes {takes}, the data are {got}")
     with _written(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with checkpoint.lock(folder):
-            _agree(folder, _plan(listing, encoder))
+        with nullcontext() if ranks.rank() else checkpoint.lock(folder):
+            plan = _plan(listing, encoder)
+            ranks.first(lambda: _agree(folder, plan))
+            _agree(folder, plan)  # all of them: they may have started on other machines
             return _extract(listing, encoder, folder, say)
 
 
 def _extract(listing: Listing, encoder: Encoder, folder: Path, say: Progress) -> Extraction:
     blocks = [range(start, min(start + SHARD, len(listing))) for start in range(0, len(listing), SHARD)]
-    left = [number for number in range(len(blocks)) if not _is_done(folder, number)]
+    left = ranks.first(lambda: [number for number in range(len(blocks)) if not _is_done(folder, number)])
+    mine = left[ranks.rank() :: ranks.count()]
     before = done = len(listing) - sum(len(blocks[number]) for number in left)
+    total = before + sum(len(blocks[number]) for number in mine)
     clock = Clock()
 
     def count(items: int) -> None:
         nonlocal done
         done += items
-        say(f"encoding {PLURAL[listing.kind]}", done, len(listing))
+        say(f"encoding {PLURAL[listing.kind]}", done, total)
 
-    encoded = encode(listing, encoder, (blocks[number] for number in left), on_batch=count, clock=clock)
-    for number, part in zip(left, encoded, strict=True):
-        _write_shard(folder, number, part)
-    notes = [checkpoint.read_json(_note(folder, number)) for number in range(len(blocks))]
+    encoded = encode(listing, encoder, (blocks[number] for number in mine), on_batch=count, clock=clock)
+    made = {number: _write_shard(folder, number, part) for number, part in zip(mine, encoded, strict=True)}
+    fresh = {number: note for theirs in ranks.collect(made) for number, note in theirs.items()}
+    notes = [fresh.get(number) or checkpoint.read_json(_note(folder, number)) for number in range(len(blocks))]
     skipped = {item: why for note in notes for item, why in note["skipped"]}
     if len(skipped) == len(listing):
         raise InputError(f"none of {len(listing)} {PLURAL[listing.kind]} can be read; {listing.ids[0]}: {skipped[0]}")
-    _finish(folder, listing, notes, skipped)
+    if ranks.rank() == 0:
+        _finish(folder, listing, notes, skipped)
     lines = [f"{listing.ids[item]}: {why}" for item, why in skipped.items()]
     return Extraction(len(listing) - len(skipped), lines, before, clock)
 
@@ -225,12 +230,15 @@ def _is_done(folder: Path, number: int) -> bool:
     return shard.is_file() and note.is_file() and shards.digest(shard) == checkpoint.read_json(note)["sha256"]
 
 
-def _write_shard(folder: Path, number: int, part: Encoded) -> None:
+def _write_shard(folder: Path, number: int, part: Encoded) -> dict[str, Any]:
+    """Its note, too."""
     file, path = io.BytesIO(), shards.path(folder, number)
     np.save(file, part.x.astype(np.float16))
     checkpoint.write(path, lambda temporary: temporary.write_bytes(file.getbuffer()))
     digest = hashlib.sha256(file.getbuffer()).hexdigest()
-    checkpoint.write_json(_note(folder, number), {"rows": len(part.x), "sha256": digest, "skipped": part.skipped})
+    note = {"rows": len(part.x), "sha256": digest, "skipped": part.skipped}
+    checkpoint.write_json(_note(folder, number), note)
+    return note
 
 
 def _finish(folder: Path, listing: Listing, notes: Sequence[dict[str, Any]], skipped: dict[int, str]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mtn import checkpoint, datasets, lesson, log, metrics, milvus
+from mtn import checkpoint, datasets, lesson, log, metrics, milvus, ranks
 from mtn.config import Config, Train
 from mtn.errors import InputError
 from mtn.memory import Memory
@@ -39,11 +39,15 @@ def run(
     """Do the run that `config` describes in the folder `out`, or what is left of it; return its result.
 
     Nothing is written before the configuration, the folder and the data have been found good. `tasks` are those of
-    the configuration's stream, for a caller that has them already.
+    the configuration's stream, for a caller that has them already. Of several processes the first reads and writes.
     """
-    finished = look(out, config)
+    finished = ranks.first(lambda: look(out, config))
     if finished is not None:
         return finished
+    if ranks.count() > 1 and config.images.side is not None:  # batch normalisation looks at all rows together
+        raise InputError("features that are learned (images.side) need one process: leave torchrun out")
+    if ranks.count() > 1 and config.memory.store == "milvus":
+        raise InputError('memory.store = "milvus" needs one process: leave torchrun out')
     if tasks is None:
         tasks = split(datasets.of(config, say), config.stream)
     check(config)
@@ -52,15 +56,26 @@ def run(
         names = [name for task in tasks for name in task.names]
         left = Memory(config.memory, 0).quota(available)
         _check_memory(config, left, lambda place: f"{names[place]!r} {left[place]} of its {available[place]}")
-    make_folder(out)
-    with checkpoint.lock(out), torch.random.fork_rng(devices=[]):
-        checkpoint.write_json(out / "config.json", config.model_dump())
+    with _begun(out, config), torch.random.fork_rng(devices=[]):
         whole = Run(config, tasks, out / "state.safetensors", say, save_every)
         with closing(log.start(out, config, whole.done, whole.learner.effort.steps)) as whole.log:
             whole.learn()
         result = whole.result()
-        checkpoint.write_json(out / "result.json", result)
+        if ranks.rank() == 0:
+            checkpoint.write_json(out / "result.json", result)
     return result
+
+
+@contextmanager
+def _begun(out: Path, config: Config) -> Iterator[None]:
+    """The folder is there, and nobody else writes in it."""
+    if ranks.rank():
+        yield
+        return
+    make_folder(out)
+    with checkpoint.lock(out):
+        checkpoint.write_json(out / "config.json", config.model_dump())
+        yield
 
 
 def look(out: Path, config: Config) -> dict[str, Any] | None:
@@ -226,10 +241,11 @@ class Learner:
         train = self.config.train.model_copy(update={"lr": self.config.train.lr * stage.lr})
         self.optimiser = make_optimiser(self.method, train, stage.only)
         _load_optimiser(self.optimiser, self.optimiser_state)
+        method = ranks.data_parallel(self.method)
         mark = time.perf_counter()
 
         def loss(step: int) -> dict[str, Tensor]:
-            terms = self.method.terms(stage, plan.batch(step), task)
+            terms = method(stage, plan.batch(step), task)
             self.terms = {name: term.detach() for name, term in terms.items()}
             return terms
 
@@ -304,8 +320,9 @@ class Run:
         self.done = 0  # tasks
         self.log: log.Log | None = None
         self.saved = time.monotonic()
-        if state.exists():
-            self._load()
+        saved = ranks.first(lambda: checkpoint.load(state) if state.exists() else None)
+        if saved is not None:
+            self._load(*saved)
 
     def learn(self) -> None:
         """All tasks that are left."""
@@ -377,14 +394,15 @@ class Run:
             self.saved = time.monotonic()
 
     def _save(self) -> None:
+        if ranks.rank():
+            return
         learner = self.learner
         tensors = learner.state() | {"rng": torch.get_rng_state()}
         position = {"task": self.done, "stage": learner.stage, "step": learner.step}
         checkpoint.save(self.path, tensors, position | {"history": {"correct": self.correct, **vars(learner.effort)}})
         learner.memory.settle()
 
-    def _load(self) -> None:
-        tensors, facts = checkpoint.load(self.path)
+    def _load(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         learner, history = self.learner, facts["history"]
         learner.load_state(tensors)
         self.done, learner.stage, learner.step = facts["task"], facts["stage"], facts["step"]
@@ -406,9 +424,10 @@ def _collection(config: Config, folder: Path, dimension: int) -> milvus.Collecti
 
 
 def find_device(name: str) -> torch.device:
+    alone = ranks.count() == 1  # processes cannot exchange what lies on mps
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available() and alone, "cpu": True}
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        name = next(device for device in present if present[device])
     if not present.get(name):
         raise InputError(f"device = {name!r} is not there; present: {', '.join(d for d in present if present[d])}")
     return torch.device(name)

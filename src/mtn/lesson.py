@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mtn import ranks
 from mtn.config import Config
 from mtn.memory import Memory
 from mtn.methods import Batch, Method, Stage
@@ -211,8 +212,9 @@ def recall(memory: Memory, method: Method) -> Memory:
 @torch.no_grad()
 def scores(method: Method, samples: Samples, found: Retrieval | None) -> Iterator[tuple[slice, Tensor]]:
     for rows in samples.chunks():
-        x = samples.x(rows).to(method.seen.device)
-        yield rows, method.scores(x, None if found is None else found[rows])
+        own = ranks.own(rows)
+        x = samples.x(own).to(method.seen.device)
+        yield rows, ranks.gather(method.scores(x, None if found is None else found[own]), rows)
 
 
 def _share(new: Portion, replay: Portion | None, classes: int) -> Tensor:

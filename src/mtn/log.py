@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from mtn import checkpoint
+from mtn import checkpoint, ranks
 from mtn.config import Config
 from mtn.errors import InputError
 
@@ -91,9 +91,21 @@ class WeightsAndBiases:
         self.run.finish()
 
 
+class Nowhere:
+    """Of the processes that run beside the first: they have the same numbers."""
+
+    def write(self, task: int, step: int, numbers: Numbers) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 LOGS: dict[str, type[Log]] = {"jsonl": JsonLines, "tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
 def start(folder: Path, config: Config, task: int, step: int) -> Log:
     """The log that the configuration names, going on after so many tasks and steps."""
+    if ranks.rank():
+        return Nowhere()
     return LOGS[config.log](folder, config, task, step)  # type: ignore[call-arg]

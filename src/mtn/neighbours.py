@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from mtn import ranks
 from mtn.index import Index
 from mtn.memory import Memory
 from mtn.milvus import Remote
@@ -29,6 +30,9 @@ class Neighbours:
     similarity: Tensor  # B,K
     mask: Tensor  # B,K
     full: bool  # the mask is True everywhere, known without looking
+
+    def __getitem__(self, rows: slice) -> "Neighbours":
+        return Neighbours(self.x[rows], self.y[rows], self.similarity[rows], self.mask[rows], self.full)
 
     @staticmethod
     def join(parts: "list[Neighbours]") -> "Neighbours":
@@ -80,24 +84,27 @@ def nearest_within(
 ) -> list[Retrieval]:
     """The k nearest of every query among the first n exemplars, for several n at the cost of one search.
 
-    Exemplars stand by class in arrival order, so the first ones are those of the classes an older model knows.
+    Exemplars stand by class in arrival order, so the first ones are those of the classes an older model knows. Of
+    several processes each searches for its share of the queries.
     """
     x, y, ids = memory.x, memory.y.to(device), memory.id.to(device)
     x = x if isinstance(x, Remote) else x.to(device)
     index = torch.full((len(firsts), len(queries), k), -1, dtype=torch.int32, device=device)
     similarity = torch.zeros(len(firsts), len(queries), k, device=device)
     search = _search(memory, x)
-    for rows in queries.chunks():
-        query, own = queries.x(rows).to(device), queries.id[rows].to(device)
+    everything = slice(0, len(queries))
+    own = ranks.own(everything)
+    for rows in queries.chunks(within=own):
+        query, itself = queries.x(rows).to(device), queries.id[rows].to(device)
         for place, (scores, found) in enumerate(search(query, firsts, k + 1)):
-            found, scores = _without(own, ids, found, scores, k)
+            found, scores = _without(itself, ids, found, scores, k)
             index[place, rows, : found.shape[1]] = found.int()
             similarity[place, rows, : found.shape[1]] = scores
-        say("searching", rows.stop, len(queries))
+        say("searching", rows.stop - own.start, own.stop - own.start)
     if not len(memory):  # a row for padding to point at
         x, y = torch.zeros(1, x.shape[1], device=device), y.new_zeros(1)
-    full = (index >= 0).flatten(1).all(1).tolist()
-    return [Retrieval(x, y, index[place], similarity[place], full[place]) for place in range(len(firsts))]
+    parts = [[ranks.gather(part[own], everything) for part in both] for both in zip(index, similarity, strict=True)]
+    return [Retrieval(x, y, index, similarity, bool((index >= 0).all())) for index, similarity in parts]
 
 
 def top_k(cosines: Tensor, query_ids: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -162,12 +169,12 @@ def _elsewhere(memory: Memory, x: Remote, query: Tensor, firsts: Sequence[int], 
     return best
 
 
-def _without(own: Tensor, ids: Tensor, rows: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _without(itself: Tensor, ids: Tensor, rows: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k nearest of what was found, rows (-1: none) and cosines.
 
     One with the query's own id does not count, a mere copy of it does: it is moved behind all others.
     """
-    none = (rows < 0) | (ids[rows] == own[:, None])
+    none = (rows < 0) | (ids[rows] == itself[:, None])
     if none.any():
         order = none.int().argsort(dim=1, stable=True)
         rows = rows.masked_fill(none, -1).gather(1, order)

@@ -7,6 +7,8 @@ from typing import Any
 from rich import progress
 from rich.console import Console
 
+from mtn import ranks
+
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
 
@@ -28,9 +30,8 @@ def bar(console: Console) -> Iterator[Progress]:
     text = progress.TextColumn("{task.description}")
     shown = (progress.BarColumn(), progress.MofNCompleteColumn())
     times = (Rate(), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
-    with progress.Progress(
-        text, *shown, *times, console=console, transient=True, disable=not console.is_terminal
-    ) as it:
+    unseen = not console.is_terminal or ranks.rank() > 0
+    with progress.Progress(text, *shown, *times, console=console, transient=True, disable=unseen) as it:
         lines: dict[str, tuple[Any, str]] = {}
 
         def say(what: str, done: int, of: int) -> None:

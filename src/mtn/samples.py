@@ -66,9 +66,10 @@ class Samples:
         """The same samples, without the rows of the source that are not among them."""
         return Samples(self.source[self.rows], np.arange(len(self)), self.y, self.id)
 
-    def chunks(self, size: int = CHUNK) -> Iterator[slice]:
-        for start in range(0, len(self), size):
-            yield slice(start, min(start + size, len(self)))
+    def chunks(self, size: int = CHUNK, within: slice = slice(None)) -> Iterator[slice]:
+        first, stop, _ = within.indices(len(self))
+        for start in range(first, stop, size):
+            yield slice(start, min(start + size, stop))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What a method is to the loop: what it embeds, scores and minimises. The loop itself is in mtn.learn."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -7,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mtn import ranks
 from mtn.backbone import Features
 from mtn.config import Config
 from mtn.errors import InputError
@@ -30,6 +32,12 @@ class Batch:
     id: Tensor | None = None  # B
     teacher: "Method | None" = None  # of images: the model before the task, which sees them as they are augmented
     memory: Memory | None = None  # of images: whose features are the neighbours
+
+    def rowwise(self, function: Callable[[Tensor, Neighbours | None], Tensor]) -> Tensor:
+        """function(x, neighbours) of the whole batch, a function of each row alone: processes share its rows out."""
+        rows = slice(0, len(self.x))
+        own = ranks.own(rows)
+        return ranks.gather(function(self.x[own], None if self.neighbours is None else self.neighbours[own]), rows)
 
 
 @dataclass(frozen=True)
@@ -95,8 +103,8 @@ class Method(nn.Module):
         """Named terms; the loop minimises their sum."""
         raise NotImplementedError
 
-    def terms(self, stage: Stage, batch: Batch, task: Task) -> dict[str, Tensor]:
-        """What the loop asks for: the loss that the stage names."""
+    def forward(self, stage: Stage, batch: Batch, task: Task) -> dict[str, Tensor]:
+        """What the loop asks for: the terms of the loss that the stage names."""
         found: dict[str, Tensor] = getattr(self, stage.loss)(batch, task)
         return found
 

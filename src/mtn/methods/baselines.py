@@ -36,7 +36,7 @@ class ER(LinearHead):
     losses = ("ce",)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        return {"classification": cross_entropy(self.scores(batch.x, batch.neighbours), batch.y)}
+        return {"classification": cross_entropy(batch.rowwise(self.scores), batch.y)}
 
 
 class FineTune(ER):

@@ -73,7 +73,7 @@ class BiC(LinearHead):
         return corrected
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        z = super().scores(batch.x, batch.neighbours)  # not corrected
+        z = batch.rowwise(super().scores)  # not corrected
         if batch.before is None:
             return {"classification": losses.cross_entropy(z, batch.y)}
         old = task.old / (task.old + max(task.new, 1))  # without a new class as with one: something is to be learned
@@ -84,6 +84,6 @@ class BiC(LinearHead):
 
     def correction_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         with torch.no_grad():
-            z = super().scores(batch.x, batch.neighbours)
+            z = batch.rowwise(super().scores)
         penalty = 0.1 * 0.5 * self.correction.shift.square()
         return {"classification": F.cross_entropy(self.correction(z), batch.y), "penalty": penalty}

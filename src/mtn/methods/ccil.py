@@ -24,7 +24,7 @@ class CCIL(LinearHead):
         return (Stage(replays="all", evenly=True, lr=0.1),) if task.old else (Stage(),)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        return ccil_terms(self.scores(batch.x, batch.neighbours), batch, task)
+        return ccil_terms(batch.rowwise(self.scores), batch, task)
 
 
 class CCILSD(CCIL):
@@ -35,7 +35,7 @@ class CCILSD(CCIL):
         return (Stage(), again) if self.config.images.side and not task.old else super().stages(task)
 
     def again_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        z = self.scores(batch.x, batch.neighbours)
+        z = batch.rowwise(self.scores)
         assert batch.before is not None
         kd = losses.taskwise_distillation(z, batch.before, task.spans, TEMPERATURE)
         return {"classification": losses.cross_entropy(z, batch.y), "distillation": kd}

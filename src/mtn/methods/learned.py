@@ -65,18 +65,18 @@ class Learned(Method):
     def held_out(self, task: Task, memory: Memory) -> Tensor:
         return self.head.held_out(task, memory)
 
-    def terms(self, stage: Stage, batch: Batch, task: Task) -> dict[str, Tensor]:
+    def forward(self, stage: Stage, batch: Batch, task: Task) -> dict[str, Tensor]:
         name, _, loss = stage.loss.partition(".")
         part, stage = self.parts[name], replace(stage, loss=loss)
         if stage.rests:
-            return part.terms(stage, batch, task)
+            return part.forward(stage, batch, task)
         images = augment(batch.x, self.config.images)
         now, then, before = self.look(images), None, None
         if batch.teacher is not None:
             assert isinstance(batch.teacher, Learned)
             then, before = batch.teacher.teach(name, images, batch)
         seen = replace(batch, x=now.x, neighbours=self.nearest(now.x, batch), before=before)
-        return part.terms(stage, seen, task) | (part.hold(now, then, task) if then is not None else {})
+        return part.forward(stage, seen, task) | (part.hold(now, then, task) if then is not None else {})
 
     @torch.no_grad()
     def teach(self, name: str, images: Tensor, batch: Batch) -> tuple[Features, Tensor]:

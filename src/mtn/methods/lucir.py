@@ -56,7 +56,8 @@ class LUCIR(Method):
         return self.scale * self.cosines(x)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        cosines = self.cosines(batch.x, task.old if self.frozen and task.new else 0)
+        frozen = task.old if self.frozen and task.new else 0
+        cosines = batch.rowwise(lambda x, _: self.cosines(x, frozen))
         return {
             "classification": losses.cross_entropy(self.scale * cosines, batch.y),
             "margin": losses.margin_ranking(cosines, batch.y, task.old, MARGIN, RIVALS),
@@ -79,4 +80,4 @@ class LUCIRBalanced(LUCIR):
         return (Stage(), balanced) if task.old else (Stage(),)
 
     def balanced_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        return {"classification": losses.cross_entropy(self.scores(batch.x, batch.neighbours), batch.y)}
+        return {"classification": losses.cross_entropy(batch.rowwise(self.scores), batch.y)}

@@ -22,7 +22,7 @@ class LwF(LinearHead):
         return (Stage(replays="nothing"),)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        z = self.scores(batch.x, batch.neighbours)
+        z = batch.rowwise(self.scores)
         terms = {"classification": losses.separated_softmax(z, batch.y, task.old)}
         if batch.before is not None:
             spans, temperature = [slice(0, task.old)], self.config.train.temperature

@@ -55,7 +55,7 @@ class MTN(SSIL):
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         """SS-IL's, or CCIL's whole training if train.loss says so."""
         if self.config.train.loss == "ccil":
-            return ccil_terms(self.scores(batch.x, batch.neighbours), batch, task)
+            return ccil_terms(batch.rowwise(self.scores), batch, task)
         return super().loss(batch, task)
 
     def adapt(self, x: Tensor, neighbours: Neighbours | None, *, query_only: bool = False) -> Tensor:

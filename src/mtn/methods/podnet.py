@@ -61,10 +61,12 @@ class PODNet(Method):
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         frozen = task.old if task.new else 0
-        return {"nca": losses.nca(self.similarities(batch.x, frozen), batch.y, self.log_scale.exp(), self.margin)}
+        similarities = batch.rowwise(lambda x, _: self.similarities(x, frozen))
+        return {"nca": losses.nca(similarities, batch.y, self.log_scale.exp(), self.margin)}
 
     def balanced_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        return {"nca": losses.nca(self.similarities(batch.x), batch.y, self.log_scale.exp(), self.margin)}
+        similarities = batch.rowwise(lambda x, _: self.similarities(x))
+        return {"nca": losses.nca(similarities, batch.y, self.log_scale.exp(), self.margin)}
 
     def hold(self, now: Features, before: Features, task: Task) -> dict[str, Tensor]:
         more = (task.seen / max(task.new, 1)) ** 0.5

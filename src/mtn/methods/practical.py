@@ -120,7 +120,7 @@ class Practical(Method):
         return held & (left[memory.y] > 0)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        z = self.network.scores(batch.x, batch.neighbours)
+        z = batch.rowwise(self.network.scores)
         moving = F.normalize(self.moments.place(self.prototypes[self.taught]), dim=1)
         terms = {
             "network": losses.balanced_cross_entropy(z, batch.y, batch.share),

@@ -28,7 +28,7 @@ class SSIL(LinearHead):
     losses: ClassVar[tuple[str, ...]] = ("ss",)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        z = self.scores(batch.x, batch.neighbours)
+        z = batch.rowwise(self.scores)
         name = self.config.train.loss or type(self).losses[0]
         terms = {"classification": CLASSIFICATION[name](z, batch, task)}
         if batch.before is not None:
