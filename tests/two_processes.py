@@ -129,3 +129,4 @@ if __name__ == "__main__":
     ranks.start(timedelta(minutes=5))
     main(*sys.argv[1:])
     ranks.stop()
+    ranks.end(0)

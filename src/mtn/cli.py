@@ -163,6 +163,9 @@ def main() -> None:
         torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
         app()
+    except SystemExit as done:
+        ranks.end(done.code if isinstance(done.code, int) else 0)
+        raise
     except InputError as error:
         errors.print(f"error: {error}", markup=False)
         sys.exit(2)
