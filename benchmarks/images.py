@@ -51,9 +51,7 @@ def seconds_of_steps(learner: learn.Learner, task: Task, plan: Lesson) -> tuple[
     optimiser = learn.make_optimiser(learner.method, config.train)
     learner.method.train()
     start = time.perf_counter()
-    steps = learn.minimise(
-        lambda step: learner.method.terms(stage, plan.batch(step), task), optimiser, config.train, STEPS
-    )
+    steps = learn.minimise(lambda step: learner.method(stage, plan.batch(step), task), optimiser, config.train, STEPS)
     for _ in steps:
         pass
     whole = (time.perf_counter() - start) / STEPS
