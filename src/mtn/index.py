@@ -17,8 +17,8 @@ from mtn.errors import InputError
 
 WORTH = 50_000
 """Exemplars from which on looking at some is faster than looking at all."""
-GROUPS = 32
-"""Looked at for a query."""
+GROUPS, SHARE = 32, 1 / 32
+"""Looked at for a query: so many, or that share of them if it is more."""
 SPARE = 4
 """Times as many candidates as neighbours: bytes do not tell the nearest apart."""
 GROWTH = 4
@@ -64,7 +64,7 @@ class Index:
         ids = self._latest.numpy()
         faiss.omp_set_num_threads(torch.get_num_threads())
         among = None if first == len(self.held) else faiss.IDSelectorBitmap(_bits(ids[:first]))
-        how = faiss.SearchParametersIVF(nprobe=GROUPS, sel=among)
+        how = faiss.SearchParametersIVF(nprobe=max(GROUPS, round(SHARE * self._index.nlist)), sel=among)
         found = self._index.search(_floats(query), SPARE * k, params=how)[1]
         places = self._order[np.searchsorted(ids, found.clip(min=0), sorter=self._order).clip(max=len(ids) - 1)]
         return torch.from_numpy(np.where(found < 0, -1, places))
