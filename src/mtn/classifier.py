@@ -41,8 +41,9 @@ depend on what else is asked."""
 SCORES = 2**26
 """That are computed at once: a quarter of a gigabyte."""
 
-HELD_OUT = 1000
-"""Samples that calibration and the accuracy before learning look at, at the most: a call's cost stays bounded."""
+HELD_OUT, FEWEST = 1000, 100
+"""Samples that calibration and the accuracy before learning look at, at the most: a call's cost stays bounded. Beyond
+16 000 classes they are fewer, but no fewer than the second number."""
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 """What is usual before any sample has shown it."""
@@ -311,10 +312,11 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         self.threshold_ = calibration.threshold(self._novelty(z, found), self.false_alarms)
 
     def _some(self, samples: Samples) -> Samples:
-        if len(samples) <= HELD_OUT:
+        most = min(HELD_OUT, max(FEWEST, SCORES // 4 // len(self._names)))
+        if len(samples) <= most:
             return samples
         drawn = torch.randperm(len(samples), generator=lesson.generator(self._learner.config.seed, "held out"))
-        return samples.select(drawn[:HELD_OUT].sort().values)
+        return samples.select(drawn[:most].sort().values)
 
     # ---- answers
 
