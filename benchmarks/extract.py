@@ -27,6 +27,7 @@ from mtn.encoders.resnet import resnet50
 from mtn.images import coloured
 
 SIDE = 224
+HEADER = "| images | a second | waiting for decoding | peak memory |\n|---:|---:|---:|---:|"
 
 
 class Random50(Encoder):
@@ -83,7 +84,7 @@ def once(data: str, store: str, encoder: str) -> None:
 
 
 def main(count: int) -> None:
-    print("| images | a second | waiting for decoding | peak memory |\n|---:|---:|---:|---:|", flush=True)
+    print(HEADER, flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for part in (count // 4, count):
             folder = Path(scratch) / f"images-{part}"
@@ -92,7 +93,7 @@ def main(count: int) -> None:
 
 
 def many(count: int) -> None:
-    print("| images | a second | waiting for decoding | peak memory |\n|---:|---:|---:|---:|", flush=True)
+    print(HEADER, flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for part in (count // 10, count):
             folder = Path(scratch) / f"images-{part}"

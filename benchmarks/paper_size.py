@@ -9,33 +9,18 @@ what they took. Anonymous memory is what counts: mapped features are the system'
 
 import os
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
+from scale import Peak
 
 from mtn import config, datasets, learn
 from mtn.progress import bar
 from mtn.stream import Task, split
 
 CLASSES, D, TRAIN, TEST = 1000, 2048, 1281, 50
-
-
-class Peak(threading.Thread):
-    """The most anonymous memory that was seen."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.gib = 0.0
-
-    def run(self) -> None:
-        while True:
-            status = Path("/proc/self/status").read_text()
-            self.gib = max(self.gib, int(status.split("RssAnon:")[1].split()[0]) / 2**20)
-            time.sleep(0.1)
 
 
 def make(folder: Path, share: float) -> None:
@@ -71,7 +56,6 @@ def main(folder: Path, share: float) -> None:
     chosen = config.parse({"stream": values, "memory": {"total": 20000}, "train": {"compile": True}}, "here")
     tasks = split(datasets.of(chosen), chosen.stream)
     peak = Peak()
-    peak.start()
     with bar(Console()) as say:
         run = learn.Run(chosen, tasks, folder / "state.safetensors", say, save_every=600)
         base = learn_on(run, tasks[:1], chosen.replace(train={"epochs": 1}))
@@ -84,7 +68,7 @@ def main(folder: Path, share: float) -> None:
     print(f"trained on {effort.trained_samples / effort.seconds['training']:,.0f} samples a second")
     print(f"accuracy after each: {', '.join(f'{one:.1f} %' for one in accuracy)}")
     print(f"500 + 5 x 100 with {epochs:.0f} epochs each, reckoned: {whole / 3600:.1f} hours, testing aside")
-    print(f"peak of anonymous memory: {peak.gib:.2f} GiB")
+    print(f"peak of anonymous memory: {peak.gib():.2f} GiB")
 
 
 def tested(tasks: list[Task]) -> list[int]:

@@ -256,6 +256,23 @@ def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
     assert_as_exact(out, in_milvus(config, uri), tmp_path / "exact", result)
 
 
+def cut_off(monkeypatch: pytest.MonkeyPatch, before: int, after: int | None = None) -> None:
+    """Interrupt before the call of that number reaches Milvus, and after another has."""
+    ask, calls = Collection._call, 0
+
+    def cut(self: Collection, what: Callable[[Any], Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == before:
+            raise KeyboardInterrupt
+        done = ask(self, what)
+        if calls == after:
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(Collection, "_call", cut)
+
+
 @pytest.mark.parametrize("call", [1, 2, 3, 9, 14, 15, 16, 17, 18, 25])
 def test_cut_off_at_any_call_a_task_is_repeated_without_loss(
     call: int, configure: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -264,19 +281,7 @@ def test_cut_off_at_any_call_a_task_is_repeated_without_loss(
     config = configure(method={"name": "knn"})
     exact = learn.run(config, tmp_path / "exact")
     far = in_milvus(config, str(tmp_path / "m.db"))
-    ask, calls = Collection._call, 0
-
-    def cut(self: Collection, what: Callable[[Any], Any]) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise KeyboardInterrupt
-        done = ask(self, what)
-        if calls == call + 7:
-            raise KeyboardInterrupt
-        return done
-
-    monkeypatch.setattr(Collection, "_call", cut)
+    cut_off(monkeypatch, before=call, after=call + 7)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             learn.run(far, tmp_path / "far", save_every=0.0)
@@ -413,16 +418,7 @@ def test_a_move_cut_off_leaves_a_whole_model(
     uri, folder = str(tmp_path / "m.db"), tmp_path / "model"
     classifier(uri if to == "exact" else None).fit(TRAIN[:90], LABELS[:90]).save(folder)
     before = MTNClassifier.load(folder).predict_proba(TEST)
-    ask, calls = Collection._call, 0
-
-    def cut(self: Collection, what: Callable[[Any], Any]) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise KeyboardInterrupt
-        return ask(self, what)
-
-    monkeypatch.setattr(Collection, "_call", cut)
+    cut_off(monkeypatch, before=call)
     CliRunner().invoke(cli.app, ["memory", "move", str(folder), uri if to == "milvus" else "exact"])
     monkeypatch.undo()
     np.testing.assert_allclose(MTNClassifier.load(folder).predict_proba(TEST), before, atol=1e-6)
