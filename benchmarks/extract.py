@@ -111,6 +111,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--once"]:
         once(*sys.argv[2:])
     elif sys.argv[1:2] == ["--many"]:
-        many(int(sys.argv[2]) if sys.argv[2:] else 50_000)
+        many(int(sys.argv[2]) if sys.argv[2:] else 200_000)
     else:
         main(int(sys.argv[1]) if sys.argv[1:] else 800)

@@ -9,11 +9,13 @@ import pickle
 import random
 import shutil
 import struct
+import subprocess
+import sys
 import tarfile
-import tracemalloc
 import unicodedata
 import zipfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 
@@ -843,19 +845,54 @@ def many(path: Path, count: int) -> Path:
     return zipped(path, dict.fromkeys(names, b"")) if path.suffix else linked(path, names)
 
 
+GROWTH = """
+import re, sys
+from pathlib import Path
+from mtn.datasets.sources import listing
+
+def peak_after(path):  # getrusage would begin with the peak of whoever started this process
+    found = listing([Path(path)])
+    return len(found), found.ids[-1], int(re.search("VmHWM:\\s*(.*) kB", Path("/proc/self/status").read_text())[1])
+
+few, many = map(peak_after, sys.argv[1:])
+print(many[0] - few[0], many[2] - few[2], many[1])
+"""
+
+
 @pytest.mark.parametrize("name", ["folder", "a.zip", "a.csv"])
-def test_a_listing_of_many_items_is_small(tmp_path, name):
-    """Some 90 bytes an item, 28 of them its id; as lists of objects it would be 350, and 500 to 800 on the way."""
-    count, path = 5_000, many(tmp_path / name, 5_000)
-    listing([many(tmp_path / f"few {name}", 1)])  # what is imported on the way is not counted
-    tracemalloc.start()
-    try:
-        found = listing([path])
-        held, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(found) == count and found.ids[-1] == f"class 099/image_{count - 1:08}.png"
-    assert held / count < 150 and peak / count < 350
+def test_a_listing_takes_no_more_memory_for_more_items(tmp_path, name):
+    """In a process of its own, where SQLite's memory counts, too. Packed in memory, an item would take 125 bytes."""
+    paths = [str(many(tmp_path / f"{count} {name}", count)) for count in (20_000, 50_000)]
+    made = subprocess.run([sys.executable, "-c", GROWTH, *paths], capture_output=True, text=True, check=True)
+    more, kilobytes, last = made.stdout.split(maxsplit=2)
+    assert int(more) == 30_000 and last.strip() == "class 099/image_00049999.png"
+    assert int(kilobytes) < 2_000
+
+
+def test_a_full_disk_for_temporary_files_is_one_clear_error(tmp_path):
+    path = many(tmp_path / "a.csv", 20_000)
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6)); {LISTED}"
+    made = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert "cannot be kept in a temporary file" in made.stdout and "SQLITE_TMPDIR" in made.stdout
+
+
+LISTED = """
+import sys
+from pathlib import Path
+from mtn.datasets.sources import listing
+from mtn.errors import InputError
+try:
+    listing([Path(sys.argv[1])])
+except InputError as error:
+    print(error)
+"""
+
+
+def test_threads_read_a_listing_at_once(tmp_path):
+    found = listing([many(tmp_path / "a.csv", 2_000)])
+    with ThreadPoolExecutor(4) as pool:
+        places = list(pool.map(found.places.__getitem__, range(2_000)))
+    assert places == found.places and [Path(place.path).name for place in places] == [Path(id).name for id in found.ids]
 
 
 def test_a_listing_is_read_as_lists_are(tmp_path):

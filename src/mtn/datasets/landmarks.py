@@ -5,11 +5,13 @@ code leaves to chance, are taken by id.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import unquote
 
-from mtn.datasets.columns import Texts
+from mtn.datasets.columns import Column, Table
 from mtn.datasets.listing import File, Listing, Row, arrange
 from mtn.datasets.tables import cells
 from mtn.datasets.trees import Tree
@@ -30,11 +32,11 @@ def fits(tree: Tree) -> bool:
 
 def listing(path: Path, say: Progress = silent, classes: int = 1000, test: int = 50) -> Listing:
     """Files are not looked for: there are four million. The table is read twice, and kept for the largest only."""
-    chosen = _largest(path / "train.csv", classes, test, say)
-    files = {label: Texts() for label in chosen}
-    for image, label in _images(path / "train.csv", say):
-        if label in files:
-            files[label].append(image)
+    chosen = set(_largest(path / "train.csv", classes, test, say))
+    files = Table(
+        ("label", "image"), ((label, image) for image, label in _images(path / "train.csv", say) if label in chosen)
+    )
+    files.sort("label, image")
     folder = "train/" if (path / "train").is_dir() else ""
     return arrange(_rows(path, folder, files, test), path, names=_names(path / "train_label_to_category.csv"))
 
@@ -49,9 +51,10 @@ def _largest(table: Path, classes: int, test: int, say: Progress) -> list[str]:
     return largest
 
 
-def _rows(path: Path, folder: str, files: Mapping[str, Sequence[str]], test: int) -> Iterator[Row]:
-    for label, images in files.items():
-        for place, image in enumerate(sorted(images)):
+def _rows(path: Path, folder: str, files: Table, test: int) -> Iterator[Row]:
+    labels, images = (Column(files, name, str) for name in ("label", "image"))
+    for label, pairs in groupby(zip(labels, images, strict=True), key=itemgetter(0)):
+        for place, (_, image) in enumerate(pairs):
             file = f"{folder}{image[0]}/{image[1]}/{image[2]}/{image}.jpg"
             yield "test" if place < test else "train", label, file, File(f"{path}/{file}")
 

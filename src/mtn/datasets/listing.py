@@ -1,24 +1,25 @@
 """What a data set lists before anything is read: items with an id, a label and a split each, and where each one is."""
 
+import json
 import zipfile
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from PIL import Image
 
 from mtn import images
 from mtn.datasets import zips
-from mtn.datasets.columns import Coded, Column, Picked, Texts
+from mtn.datasets.columns import Column, Table
 from mtn.errors import InputError
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """What people call a split -> what we do."""
+ORDER = "case split when 'train' then 0 when 'val' then 1 when 'test' then 2 else 3 end"
+"""Of the splits in a listing."""
 
 
 class Place(ABC):
@@ -30,15 +31,6 @@ class Place(ABC):
     def load(self) -> Image.Image | str:
         """The item, or `images.Unreadable`."""
 
-    def parts(self) -> tuple[str, str]:
-        """What it has in common with many others, and what is its own: a listing keeps the first once."""
-        path, *numbers = (getattr(self, name) for name in self.__slots__)
-        return path, " ".join(map(str, numbers))
-
-    @classmethod
-    def of_parts(cls, common: str, own: str) -> Self:
-        return cls(common, *map(int, own.split()))  # type: ignore[call-arg]
-
 
 @dataclass(frozen=True, slots=True)
 class File(Place):
@@ -46,14 +38,6 @@ class File(Place):
 
     def load(self) -> Image.Image:
         return images.decode(Path(self.path))
-
-    def parts(self) -> tuple[str, str]:
-        folder, slash, name = self.path.rpartition("/")
-        return folder + slash, name
-
-    @classmethod
-    def of_parts(cls, common: str, own: str) -> Self:
-        return cls(common + own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +104,6 @@ class Sentence(Place):
     def load(self) -> str:
         return self.text
 
-    def parts(self) -> tuple[str, str]:
-        return "", self.text
-
-    @classmethod
-    def of_parts(cls, common: str, own: str) -> Self:
-        return cls(own)
-
 
 @dataclass(frozen=True, slots=True)
 class Given(Place):
@@ -138,28 +115,21 @@ class Given(Place):
         return self.image
 
 
-class Places(Column[Place]):
-    """Each in two parts, a number and a few characters, and made anew when it is asked for."""
+KINDS = {kind.__name__: kind for kind in (File, Slice, Member, Pixels, Sentence)}
 
-    def __init__(self) -> None:
-        self._common, self._own = Coded[tuple[type[Place], str]](), Texts()
 
-    def append(self, place: Place) -> None:
-        common, own = place.parts()
-        self._common.append((type(place), common))
-        self._own.append(own)
+def packed(place: Place) -> str:
+    return json.dumps([type(place).__name__, *(getattr(place, name) for name in place.__slots__)])
 
-    def __len__(self) -> int:
-        return len(self._own)
 
-    def at(self, row: int) -> Place:
-        kind, common = self._common.at(row)
-        return kind.of_parts(common, self._own.at(row))
+def unpacked(written: str) -> Place:
+    kind, *values = json.loads(written)
+    return KINDS[kind](*values)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """N items, in an order that depends on nothing but the data set. `arrange` packs them: there may be millions."""
+    """N items, in an order that depends on nothing but the data set. `arrange` keeps them in a file."""
 
     ids: Sequence[str]  # unique: paths from the data set's root, in the end
     labels: Sequence[str]
@@ -185,42 +155,21 @@ def arrange(
     notes: Sequence[str] = (),
 ) -> Listing:
     """By split, label and id, so that no file system's order is left; sentences as they were written."""
-    splits, labels, ids, places = Coded[str](), Coded[str](), Texts(), Places()
-    for split, label, id, place in rows:
-        if not id.isascii() and id.encode("utf-8", "replace").decode() != id:
-            raise InputError(f"{where}: the name {id!r} is not UTF-8: rename it")
-        splits.append(split)
-        labels.append(label)
-        ids.append(id)
-        places.append(place)
-    if not len(ids):
+    table = Table(("split", "label", "id", "place"), _checked(rows, where))
+    if not len(table):
         raise InputError(f"{where} holds no {'images' if kind == 'image' else 'sentences'}")
-    order = _order(splits, labels, ids if kind == "image" else None)
-    found = Picked(ids, order)
-    _check_ids(found, where)
-    known = {label: names[label] for label in sorted(labels.values) if label in names} if names else {}
-    return Listing(found, Picked(labels, order), Picked(splits, order), Picked(places, order), kind, known, list(notes))
+    for id, _ in table.ask("select id, count(*) from item group by id having count(*) > 1 limit 1"):
+        raise InputError(f"{where}: the id {id!r} stands for several items")
+    table.sort(f"{ORDER}, split, label, {'id' if kind == 'image' else 'rowid'}")
+    ids, labels, splits = (Column(table, name, str) for name in ("id", "label", "split"))
+    there = table.ask("select distinct label from item order by label") if names else []
+    known = {label: names[label] for label in there if label in names} if names else {}
+    return Listing(ids, labels, splits, Column(table, "place", unpacked), kind, known, list(notes))
 
 
-def _order(splits: Coded[str], labels: Coded[str], ids: Texts | None) -> np.ndarray:
-    """By split, label and id, if there are any. Ids are sorted class by class: all of them at once would be large."""
-    rank = {"train": 0, "val": 1, "test": 2}
-    by_split = splits.ranks(lambda split: (rank.get(split, 3), split))
-    group = by_split * len(labels.values) + labels.ranks(lambda label: label)
-    order = np.argsort(group, kind="stable")
-    if ids is not None:
-        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-        for start, end in pairwise([*starts.tolist(), len(order)]):
-            order[start:end] = sorted(order[start:end].tolist(), key=ids.at)
-    return order
-
-
-def _check_ids(ids: Sequence[str], where: Path) -> None:
-    """Of ids only those are compared whose hashes are equal: a set of all would be large."""
-    hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
-    ordered = np.sort(hashes)
-    again = ordered[1:][ordered[1:] == ordered[:-1]]
-    alike = Counter(ids[row] for row in np.flatnonzero(np.isin(hashes, again)).tolist()) if len(again) else Counter()
-    for id, times in alike.most_common(1):
-        if times > 1:
-            raise InputError(f"{where}: the id {id!r} stands for several items")
+def _checked(rows: Iterable[Row], where: Path) -> Iterator[tuple[str, str, str, str]]:
+    for split, label, id, place in rows:
+        for name in (split, label, id):
+            if not name.isascii() and name.encode("utf-8", "replace").decode() != name:
+                raise InputError(f"{where}: the name {name!r} is not UTF-8: rename it")
+        yield split, label, id, packed(place)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mtn.datasets import zips
-from mtn.datasets.columns import Coded, Texts
-from mtn.datasets.listing import SPLITS, File, Member, Place, Places, Row
+from mtn.datasets.columns import Table
+from mtn.datasets.listing import SPLITS, File, Member, Place, Row, packed, unpacked
 from mtn.errors import InputError
 from mtn.images import SUFFIXES
 from mtn.progress import Progress
@@ -77,14 +77,12 @@ class Zip(Tree):
     def __init__(self, path: Path) -> None:
         self.path, self._root = path, ""
         self._folders: dict[str, set[str]] = defaultdict(set)  # a folder -> names of those in it, if there are any
-        self._above, self._names, self._places = Coded[str](), Texts(), Places()  # of each file
         try:
-            for entry in zips.entries(path):
-                self._add(entry)
+            self._table = Table(("folder", "name", "place"), self._members())
         except (zipfile.BadZipFile, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path} is not a whole zip file: {error}") from None
-        self._in_folder = self._above.groups()
-        self._last: tuple[str | None, dict[str, int]] = None, {}
+        self._table.index("folder")
+        self._last: tuple[str | None, dict[str, str]] = None, {}
         self._root = self._leading_folder()
         self.name = self._root or path.stem
 
@@ -94,7 +92,7 @@ class Zip(Tree):
 
     def place(self, file: str) -> Member:
         folder, _, name = self._from_top(file).rpartition("/")
-        return self._places.at(self._files(folder)[name])  # type: ignore[return-value]
+        return unpacked(self._files(folder)[name])  # type: ignore[return-value]
 
     def read(self, file: str) -> bytes:
         return self.place(file).read()
@@ -102,21 +100,20 @@ class Zip(Tree):
     def _from_top(self, file: str) -> str:
         return f"{self._root}/{file}".strip("/")
 
-    def _add(self, entry: zips.Entry) -> None:
-        if entry.flags & zips.ENCRYPTED:
-            raise InputError(f"{self.path} is encrypted: unzip it and give the folder")
-        *folders, file = _readable(entry).split("/")  # of a folder, the file is ""
-        folders = [name for name in folders if name]
-        if any(_hidden(name) for name in (*folders, file)):
-            return
-        folder = "/".join(folders)
-        self._add_folder(folder)
-        if file:
-            self._above.append(folder)
-            self._names.append(file)
-            self._places.append(
-                Member(str(self.path), entry.start, entry.packed, entry.size, entry.checksum, entry.method)
-            )
+    def _members(self) -> Iterator[tuple[str, str, str]]:
+        """Folder, name and place of each file; the folders are noted on the way."""
+        for entry in zips.entries(self.path):
+            if entry.flags & zips.ENCRYPTED:
+                raise InputError(f"{self.path} is encrypted: unzip it and give the folder")
+            *folders, file = _readable(entry).split("/")  # of a folder, the file is ""
+            folders = [name for name in folders if name]
+            if any(_hidden(name) for name in (*folders, file)):
+                continue
+            folder = "/".join(folders)
+            self._add_folder(folder)
+            if file:
+                place = Member(str(self.path), entry.start, entry.packed, entry.size, entry.checksum, entry.method)
+                yield folder, file, packed(place)
 
     def _add_folder(self, path: str) -> None:
         above, _, name = path.rpartition("/")
@@ -124,10 +121,11 @@ class Zip(Tree):
             self._add_folder(above)
             self._folders[above].add(name)
 
-    def _files(self, folder: str) -> dict[str, int]:
-        """Names of the files in a folder, and their rows; of two of one name the last. Kept of one folder at a time."""
+    def _files(self, folder: str) -> dict[str, str]:
+        """Names of the files in a folder, and their places; of two of one name the last. Kept of one folder."""
         if self._last[0] != folder:
-            self._last = folder, {self._names.at(row): row for row in map(int, self._in_folder.get(folder, ()))}
+            found = self._table.ask("select name, place from item where folder = ? order by rowid", folder)
+            self._last = folder, dict(found)
         return self._last[1]
 
     def _leading_folder(self) -> str:
