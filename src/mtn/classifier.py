@@ -1,9 +1,6 @@
 """The engine as a scikit-learn classifier that is taught class after class, none of them announced."""
 
 import copy
-import json
-import math
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,11 +18,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from mtn import calibration, checkpoint, config, encoders, lesson, milvus, store
+from mtn import calibration, config, lesson, milvus, saved
 from mtn.errors import InputError, closest
 from mtn.evidence import Evidence, Neighbour
 from mtn.inputs import Inputs, Named, Reader
-from mtn.learn import Learner, versions
+from mtn.learn import Learner
 from mtn.neighbours import Retrieval, nearest
 from mtn.progress import Progress, bar, silent
 from mtn.samples import Samples
@@ -550,40 +547,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         """
         if self.encoder is None:
             check_is_fitted(self)
-        if not self.__sklearn_is_fitted__():  # nothing but what it will take
-            bare = {"versions": versions(), "parameters": self._parameters(), "source": getattr(self, "source_", {})}
-            return store.save(Path(folder), bare, {}, "# A classifier that has been taught nothing yet\n")
-        learner, here, home = self._learner, self._collection(), Path(folder).resolve()
-        if here is not None and self._folder not in (None, home):
-            here = milvus.Collection(here.uri, milvus.fresh_name(), here.dimension)
-            learner.memory = learner.memory.moved(here)
-        before = _collection_of(home)
-        facts: dict[str, Any] = {
-            "versions": versions(),
-            "parameters": self._parameters(),
-            "configuration": learner.config.model_dump(),
-            "labels": {"kind": self._kind, "names": self._names},
-            "features": {"count": self.n_features_in_, "names": list(getattr(self, "feature_names_in_", []))},
-            "source": self.source_,
-            "calls": self._stops,
-            "arrived": self._arrived,
-            "ids": [[number, own] for number, own in self._own_ids.items()],
-            "temperature": self.temperature_,
-            "threshold": self.threshold_,
-            "usual": [[one if math.isfinite(one) else None for one in row] for row in self._usual.tolist()],
-            "history": self.history_,
-        }
-        if here is not None:
-            facts["memory"] = here.place()
-        memory = learner.memory.state() | _pack(self._thumbnails)
-        if learner.past:
-            past = Samples.join(learner.past)
-            memory |= {"past.x": torch.from_numpy(past.source[past.rows]), "past.y": past.y, "past.id": past.id}
-        store.save(Path(folder), facts, {"weights": learner.method.state_dict(), "memory": memory}, self._card())
-        self._folder = home
-        learner.memory.settle()
-        if before is not None and (here is None or before.place() != here.place()):
-            before.drop()
+        saved.save(self, Path(folder))
 
     def move_memory(self, uri: str | None) -> "MTNClassifier":
         """Put what is remembered into Milvus, or with None back into the model's folder; `save` makes it last."""
@@ -607,95 +571,12 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
         `encoder` tells where the model's encoder is now, if not where it was.
         """
-        folder = Path(folder)
-        facts, parts = store.load(folder)
-        try:
-            it = cls._from(facts, parts)
-            it.encoder, it._folder = encoder or it.encoder, folder.resolve()
-            return it
-        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-            raise InputError(f"{folder / 'model.json'} is damaged: {type(error).__name__} {error}") from None
-
-    @classmethod
-    def _from(cls, facts: dict[str, Any], parts: dict[str, dict[str, Tensor]]) -> "MTNClassifier":
-        it = cls(**facts["parameters"])
-        it.source_ = _source(facts.get("source", {}))
-        if "labels" not in facts:
-            return it
-        memory = parts["memory"]
-        chosen = config.parse(facts["configuration"], "model.json")
-        module, colon, _ = chosen.method.name.partition(":")
-        if colon and module not in sys.modules:  # nothing is run because a file says so
-            raise InputError(f"the model has a method of its own, {chosen.method.name!r}: import {module} first")
-        it.n_features_in_ = facts["features"]["count"]
-        if facts["features"]["names"]:
-            it.feature_names_in_ = np.array(facts["features"]["names"], dtype=object)
-        with torch.random.fork_rng(devices=[]):
-            place = facts.get("memory")
-            there = None if place is None else milvus.Collection(place["uri"], place["name"], it.n_features_in_)
-            it._learner = Learner(chosen, it.n_features_in_, collection=there)
-        checkpoint.restore(it._learner.method, parts["weights"])
-        it._learner.memory.load_state(memory)
-        if "past.x" in memory:
-            x = memory["past.x"].numpy()
-            it._learner.past = [Samples(x, np.arange(len(x)), memory["past.y"], memory["past.id"])]
-        it._kind, it._names = facts["labels"]["kind"], facts["labels"]["names"]
-        it._learner.method.forgotten = {place for place, name in enumerate(it._names) if name is None}
-        it._stops, it._arrived, it.history_ = facts["calls"], facts["arrived"], facts["history"]
-        it._own_ids, it._thumbnails = dict(facts["ids"]), _unpack(memory)
-        it.temperature_, it.threshold_ = facts["temperature"], facts["threshold"]
-        usual = [[math.inf if one is None else one for one in row] for row in facts["usual"]]
-        it._usual = torch.tensor(usual, dtype=torch.float64)
+        it = saved.load(cls, Path(folder))
+        it.encoder = encoder or it.encoder
         return it
-
-    def _parameters(self) -> dict[str, Any]:
-        parameters = self.get_params(deep=False)
-        if not isinstance(self.random_state, int | None) and self.__sklearn_is_fitted__():
-            parameters["random_state"] = self._learner.config.seed
-        if not isinstance(self.encoder, str | None):  # a function is given again when the model is loaded
-            parameters["encoder"] = None
-        try:
-            plain: dict[str, Any] = json.loads(json.dumps(parameters))
-        except TypeError as error:
-            raise InputError(f"parameters must be plain values to be saved: {error}") from None
-        return plain
-
-    def _card(self) -> str:
-        counts = torch.bincount(self._learner.memory.y, minlength=len(self._names))
-        rows = "".join(f"| {self._names[place]} | {int(counts[place])} |\n" for place in self._columns().tolist())
-        return f"""# A classifier of {len(self._live())} classes
-
-Method `{self.method}`, feature vectors of {self.n_features_in_} numbers, {len(self._learner.memory)} exemplars
-remembered; learned in {len(self._stops)} calls from {self._arrived} samples. Written by mtn {versions()["mtn"]}.
-
-```python
-from mtn import MTNClassifier
-
-classifier = MTNClassifier.load("this folder")
-classifier.predict(X)
-```
-
-| class | exemplars |
-|---|---:|
-{rows}"""
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_learner")
-
-
-def _collection_of(folder: Path) -> milvus.Collection | None:
-    """The one that the model saved in a folder has."""
-    if not (folder / "model.json").exists():
-        return None
-    place = checkpoint.read_json(folder / "model.json").get("memory")
-    return None if place is None else milvus.Collection(place["uri"], place["name"], 0)
-
-
-def _source(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Models of earlier versions have no more than the name of the one encoder there was."""
-    if recorded.get("encoder") == "glyph":
-        return {"encoder": encoders.load("glyph").identity(), "kind": "image"}
-    return {**recorded}
 
 
 @contextmanager
@@ -750,23 +631,3 @@ def _check_thumbnails(thumbnails: Any, count: int) -> list[np.ndarray]:
     if len(images) != count:
         raise InputError(f"thumbnails must be one a sample, {count}, got {len(images)}")
     return [image.copy() for image in images]
-
-
-def _pack(images: dict[int, np.ndarray]) -> dict[str, Tensor]:
-    """Images of any sizes as one row of bytes, with their ids and shapes."""
-    if not images:
-        return {}
-    shapes = [(number, *(*image.shape, 0)[:3]) for number, image in images.items()]
-    flat = np.concatenate([image.ravel() for image in images.values()])
-    return {"thumbnails.pixels": torch.from_numpy(flat), "thumbnails.shapes": torch.tensor(shapes)}
-
-
-def _unpack(tensors: dict[str, Tensor]) -> dict[int, np.ndarray]:
-    if "thumbnails.pixels" not in tensors:
-        return {}
-    images, flat, shapes = {}, tensors["thumbnails.pixels"].numpy(), tensors["thumbnails.shapes"]
-    sizes = shapes[:, 1] * shapes[:, 2] * shapes[:, 3].clamp(min=1)
-    starts = (sizes.cumsum(0) - sizes).tolist()
-    for (number, *shape), start, size in zip(shapes.tolist(), starts, sizes.tolist(), strict=True):
-        images[number] = flat[start : start + size].reshape(shape if shape[2] else shape[:2])
-    return images
