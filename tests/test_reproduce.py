@@ -125,7 +125,7 @@ def test_what_is_varied_differs_and_what_targets_share_is_one_cell(data: Path) -
     base = cells["qualitative"]
     assert all(base <= cells[name] for name in ("table1", "tasks", "neighbours", "memory", "rank", "labels", "readout"))
     lengths = [(point.at, point.runs[0].train) for point in grid.TARGETS["schedule"].points(setting)]
-    assert [at for at, _ in lengths] == [2, 5, 10, 400, 800, 1600] * 2  # 60 samples a task, all of them in one step
+    assert [at for at, _ in lengths] == [2, 5, 10, 400, 1600] * 2  # 60 samples a task, all of them in one step
 
 
 # ---- what is not run again, and what is not run

@@ -204,7 +204,7 @@ def _schedule(s: Setting) -> list[Point]:
     def steps(epochs: float) -> int:
         return max(1, math.ceil(epochs * s.samples * s.middle / min(train.batch, s.samples * s.middle)))
 
-    floors = () if s.fast else (400, 800, 1600)
+    floors = () if s.fast else (400, 1600)
     ways = {steps(count): {"epochs": count, "min_steps": 0} for count in (2, 5, 10)}
     ways |= {floor: {"epochs": 10, "min_steps": floor} for floor in floors if floor >= 1.5 * steps(10)}
     return [
