@@ -67,7 +67,10 @@ class Memory:
     def _joined(self, old: Tensor, chosen: Samples) -> Tensor | Remote:
         if isinstance(self.x, Remote):
             return self.x.take(old).add(chosen.id, chosen.y, chosen.x)
-        return torch.cat([self.x[old], chosen.x().to(self.x.dtype)])
+        joined = self.x.new_empty(len(old) + len(chosen), *self.x.shape[1:])  # `cat` would copy millions twice
+        torch.index_select(self.x, 0, old, out=joined[: len(old)])
+        joined[len(old) :] = chosen.x()
+        return joined
 
     def remove(self, rows: Tensor) -> None:
         """Let the exemplars at `rows` (a mask) go; what their places are worth shows at the next task."""
