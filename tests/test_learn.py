@@ -38,7 +38,7 @@ def steady(result: dict[str, Any]) -> dict[str, Any]:
 def test_killed_at_random_moments_a_run_ends_with_the_same_result_bit_for_bit(
     configure: Callable[..., Config], tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    config = configure(method=options, train={"min_steps": 200})
+    config = configure(method=options, train={"min_steps": 120})
     whole = learn.run(config, tmp_path / "whole")
     (tmp_path / "config.json").write_text(config.model_dump_json())
     moments, chance = set(), random.Random()
@@ -51,7 +51,7 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_result_bit_for_bit(
             process.communicate()
             assert process.returncode == 0
             break
-        process.stdout.read(chance.randrange(1, 130))  # so many steps, of 800 in all
+        process.stdout.read(chance.randrange(1, 80))  # so many steps, of 480 in all
         time.sleep(chance.uniform(0.0, 0.02))
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
