@@ -174,6 +174,11 @@ def explain(
     if out is not None and len(found) > DRAWN:
         raise InputError(f"--out takes at most {DRAWN} inputs, got {len(found)}")
     answers = classifier.explain(found.x)
+    if out is not None:  # first: whoever reads the text may stop before its end
+        try:
+            evidence.plot(answers, classifier.thumbnails_, found.thumbnails).savefig(out)  # type: ignore[arg-type]
+        except OSError as error:
+            raise InputError(f"--out: {out} cannot be written: {error.strerror}") from None
     for name, answer in zip(found.ids or (), answers, strict=True):
         if as_json:
             _print_json({"input": name, **asdict(answer)})
@@ -182,10 +187,6 @@ def explain(
         rows = [(n.id, n.label, *_round((n.before, n.after, n.attention))) for n in answer.neighbours]
         _print_table(("  neighbour", "label", "similarity", "once adapted", "attention"), rows, indent="  ")
     if out is not None:
-        try:
-            evidence.plot(answers, classifier.thumbnails_, found.thumbnails).savefig(out)  # type: ignore[arg-type]
-        except OSError as error:
-            raise InputError(f"--out: {out} cannot be written: {error.strerror}") from None
         typer.echo(f"{out}", err=as_json)
 
 
