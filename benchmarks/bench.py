@@ -23,12 +23,13 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from mtn import learn, lesson, losses
+from mtn import learn, lesson, losses, machine
 from mtn.config import Config, parse
 from mtn.memory import Memory
 from mtn.methods import Method, Stage, make
 from mtn.model import SIZES, spread
 from mtn.neighbours import top_k
+from mtn.run import run
 from mtn.samples import Samples
 from mtn.stream import Task
 
@@ -234,7 +235,7 @@ def tasks_accumulate() -> dict[str, object]:
                 starts.setdefault(task, time.perf_counter())
                 ends[task] = time.perf_counter()
 
-        result = learn.run(config, Path(folder) / "run", say)
+        result = run(config, Path(folder) / "run", say)
     seconds = [ends[task] - starts[task] for task in starts][1:]  # the base has no replay and no old model
     return {
         "seconds_per_task": [round(value, 2) for value in seconds],
@@ -251,13 +252,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    learn.reset_peak_memory()
+    machine.reset_peak_memory()
     found = {
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {arguments.threads} threads",
-        "versions": learn.versions(),
+        "versions": machine.versions(),
         "training (medium, k = 10, d = 512, M = 20 000, batch 128 + 32)": training(arguments.rounds, arguments.steps),
         "search in 20 000 x 512, k = 10, against scikit-learn brute force": search(arguments.rounds),
-        "peak_memory_mb of the above": learn.peak_memory_mb(),
+        "peak_memory_mb of the above": machine.peak_memory_mb(),
         "time per task as tasks accumulate": tasks_accumulate(),
     }
     print(json.dumps(found, indent=1))

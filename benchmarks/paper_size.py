@@ -16,8 +16,9 @@ import torch
 from rich.console import Console
 from scale import Peak
 
-from mtn import config, datasets, learn
+from mtn import config, datasets
 from mtn.progress import bar
+from mtn.run import Run
 from mtn.stream import Task, split
 
 CLASSES, D, TRAIN, TEST = 1000, 2048, 1281, 50
@@ -41,7 +42,7 @@ def make(folder: Path, share: float) -> None:
     np.save(folder / "names.npy", np.array([f"class {label:03}" for label in range(CLASSES)]))
 
 
-def learn_on(run: learn.Run, tasks: list[Task], chosen: config.Config) -> dict[str, float]:
+def learn_on(run: Run, tasks: list[Task], chosen: config.Config) -> dict[str, float]:
     """Seconds of what was learned and tested."""
     run.tasks, run.config, run.learner.config, run.learner.method.config = tasks, chosen, chosen, chosen
     before = dict(run.learner.effort.seconds)
@@ -57,7 +58,7 @@ def main(folder: Path, share: float) -> None:
     tasks = split(datasets.of(chosen), chosen.stream)
     peak = Peak()
     with bar(Console()) as say:
-        run = learn.Run(chosen, tasks, folder / "state.safetensors", say, save_every=600)
+        run = Run(chosen, tasks, folder / "state.safetensors", say, save_every=600)
         base = learn_on(run, tasks[:1], chosen.replace(train={"epochs": 1}))
         after = learn_on(run, tasks[:2], chosen)
     epochs, effort = chosen.train.epochs, run.learner.effort

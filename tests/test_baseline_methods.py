@@ -14,11 +14,12 @@ from conftest import CLASSES, DIMENSION, cluster_arrays
 from mtn import datasets, lesson
 from mtn.config import Config
 from mtn.errors import InputError
-from mtn.learn import Learner, make_optimiser, minimise, run
+from mtn.learn import Learner, make_optimiser, minimise
 from mtn.methods import METHODS, Batch, Stage, make
 from mtn.methods.analytic import Ridge
 from mtn.methods.bic import Correction
 from mtn.model import spread
+from mtn.run import run
 from mtn.samples import Data, Samples
 from mtn.stream import Task, split
 

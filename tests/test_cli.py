@@ -141,7 +141,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(call, tmp_
 def test_an_interrupted_run_says_how_to_go_on(call, clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["run", "clinc150", "--set", f"stream.data={clusters}", *TINY, "--out", "run"]
     with monkeypatch.context() as patch:
-        patch.setattr(cli.learn.Run, "evaluate", lambda self, task: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(cli.running.Run, "evaluate", lambda self, task: (_ for _ in ()).throw(KeyboardInterrupt))
         code, _, err = call(*arguments)
     assert code == 130 and "the same command goes on" in err
     assert call(*arguments)[0] == 0

@@ -16,6 +16,7 @@ import torch
 from mtn import checkpoint, learn
 from mtn.config import Config
 from mtn.errors import InputError
+from mtn.run import run
 
 UNSTEADY = ("seconds", "train_samples_per_second", "peak_memory_mb")
 
@@ -23,7 +24,7 @@ RUN = """
 import sys, torch
 from pathlib import Path
 from mtn.config import Config
-from mtn.learn import run
+from mtn.run import run
 torch.set_num_threads(1)
 config = Config.model_validate_json(Path(sys.argv[1]).read_text())
 run(config, Path(sys.argv[2]), lambda what, done, of: print(".", end="", flush=True), save_every=0.05)
@@ -39,7 +40,7 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_result_bit_for_bit(
     configure: Callable[..., Config], tmp_path: Path, options: dict[str, Any]
 ) -> None:
     config = configure(method=options, train={"min_steps": 120})
-    whole = learn.run(config, tmp_path / "whole")
+    whole = run(config, tmp_path / "whole")
     (tmp_path / "config.json").write_text(config.model_dump_json())
     moments, chance = set(), random.Random()
     out = tmp_path / "killed"
@@ -68,41 +69,41 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_result_bit_for_bit(
 
 
 def test_a_finished_run_is_not_done_again(configure: Callable[..., Config], tmp_path: Path) -> None:
-    first = learn.run(configure(method={"name": "knn"}), tmp_path / "run")
+    first = run(configure(method={"name": "knn"}), tmp_path / "run")
     said: list[str] = []
-    again = learn.run(configure(method={"name": "knn"}), tmp_path / "run", lambda what, done, of: said.append(what))
+    again = run(configure(method={"name": "knn"}), tmp_path / "run", lambda what, done, of: said.append(what))
     assert again == first and not said
 
 
 def test_another_configuration_is_refused_with_what_differs(configure: Callable[..., Config], tmp_path: Path) -> None:
-    learn.run(configure(method={"name": "knn"}), tmp_path / "run")
+    run(configure(method={"name": "knn"}), tmp_path / "run")
     before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
     with pytest.raises(InputError, match=r"method\.k was 5, is now 6"):
-        learn.run(configure(method={"name": "knn", "k": 6}), tmp_path / "run")
+        run(configure(method={"name": "knn", "k": 6}), tmp_path / "run")
     assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
 
 
 @pytest.mark.parametrize("name", ["config.json", "result.json", "state.safetensors"])
 def test_a_damaged_file_is_named(configure: Callable[..., Config], tmp_path: Path, name: str) -> None:
     config = configure(method={"name": "ssil"})
-    learn.run(config, tmp_path / "run")
+    run(config, tmp_path / "run")
     file = tmp_path / "run" / name
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     if name == "state.safetensors":
         (tmp_path / "run" / "result.json").unlink()  # otherwise there is no need to read it
     with pytest.raises(InputError, match=name):
-        learn.run(config, tmp_path / "run")
+        run(config, tmp_path / "run")
 
 
 def test_a_foreign_folder_is_left_alone(configure: Callable[..., Config], tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(InputError, match="not a run of mtn"):
-        learn.run(configure(), tmp_path)
+        run(configure(), tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["precious.txt"]
 
 
 def test_result_has_every_field(configure: Callable[..., Config], tmp_path: Path) -> None:
-    learn.run(configure(), tmp_path / "run")
+    run(configure(), tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert list(result) == [
         "method", "data", "seed", "classes_per_task", "accuracy", "average_incremental_accuracy",
@@ -118,7 +119,7 @@ def test_result_has_every_field(configure: Callable[..., Config], tmp_path: Path
 def test_divergence_is_an_error_that_names_the_rate(configure: Callable[..., Config], tmp_path: Path) -> None:
     wild = configure(train={"lr": 1e30, "clip": 0.0, "schedule": "constant", "epochs": 50}, method={"name": "finetune"})
     with pytest.raises(InputError, match=r"diverged .* lower train\.lr, now 1e\+30"):
-        learn.run(wild, tmp_path / "run")
+        run(wild, tmp_path / "run")
 
 
 def test_rates() -> None:
@@ -130,7 +131,7 @@ def test_rates() -> None:
 def test_the_global_random_state_is_left_as_it_was(configure: Callable[..., Config], tmp_path: Path) -> None:
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    learn.run(configure(), tmp_path / "run")
+    run(configure(), tmp_path / "run")
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -138,27 +139,27 @@ def test_an_absent_device_is_named(configure: Callable[..., Config], tmp_path: P
     if torch.cuda.is_available():
         pytest.skip("this machine has the device")
     with pytest.raises(InputError, match="device = 'cuda' is not there; present: cpu"):
-        learn.run(configure(device="cuda"), tmp_path / "run")
+        run(configure(device="cuda"), tmp_path / "run")
 
 
 def test_two_processes_do_not_work_in_one_folder(configure: Callable[..., Config], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with checkpoint.lock(tmp_path / "run"), pytest.raises(InputError, match="another process is at work"):
-        learn.run(configure(), tmp_path / "other" / ".." / "run")
+        run(configure(), tmp_path / "other" / ".." / "run")
 
 
 def test_without_a_compiler_training_goes_on_in_eager_mode(
     configure: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    eager = learn.run(configure(), tmp_path / "eager")
+    eager = run(configure(), tmp_path / "eager")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", "none")
     with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
-        result = learn.run(configure(train={"compile": True}), tmp_path / "compiled")
+        result = run(configure(train={"compile": True}), tmp_path / "compiled")
     assert result["accuracy"] == eager["accuracy"]
 
 
 @pytest.mark.slow
 def test_compiled_training_comes_to_the_same_accuracy(configure: Callable[..., Config], tmp_path: Path) -> None:
-    eager, compiled = (learn.run(configure(train={"compile": c}), tmp_path / str(c)) for c in (False, True))
+    eager, compiled = (run(configure(train={"compile": c}), tmp_path / str(c)) for c in (False, True))
     assert compiled["accuracy"] == pytest.approx(eager["accuracy"], abs=3)

@@ -9,13 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from mtn import checkpoint, datasets, learn, lesson
+from mtn import checkpoint, datasets, lesson
 from mtn.augment import plain
 from mtn.config import Config, parse
 from mtn.errors import InputError
 from mtn.learn import Learner
 from mtn.methods import METHODS, find
 from mtn.methods.learned import REFRESH, Bank, Learned
+from mtn.run import run
 from mtn.stream import Task, split
 
 CLASSES, TRAIN, TEST, SIDE = 8, 12, 5, 16
@@ -166,7 +167,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     monkeypatch.setattr("mtn.methods.learned.REFRESH", 4)
     config = configure(name, train={"epochs": 4})
     if name not in whole_runs:
-        result = learn.run(config, tmp_path / "whole")
+        result = run(config, tmp_path / "whole")
         whole_runs[name] = result, checkpoint.load(tmp_path / "whole" / "state.safetensors")[0]
     steps = 0
 
@@ -178,8 +179,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        learn.run(config, out, say, save_every=0.0)
-    result = learn.run(config, out)
+        run(config, out, say, save_every=0.0)
+    result = run(config, out)
     assert {**result, **dict.fromkeys(UNSTEADY)} == {**whole_runs[name][0], **dict.fromkeys(UNSTEADY)}
     state = checkpoint.load(out / "state.safetensors")[0]
     assert state.keys() == whole_runs[name][1].keys()

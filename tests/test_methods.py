@@ -9,10 +9,11 @@ import torch
 from mtn import datasets, lesson
 from mtn.config import Config
 from mtn.errors import InputError
-from mtn.learn import Learner, Run, run
+from mtn.learn import Learner
 from mtn.methods import METHODS, Method, Stage, find, make
 from mtn.neighbours import Neighbours, nearest
 from mtn.progress import silent
+from mtn.run import Run, run
 from mtn.samples import Samples
 from mtn.stream import Task, split
 

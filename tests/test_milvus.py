@@ -32,6 +32,7 @@ from mtn.errors import InputError, Passing
 from mtn.memory import Memory
 from mtn.milvus import Collection, Remote
 from mtn.neighbours import nearest_within
+from mtn.run import run
 from mtn.samples import Samples
 from service import LABELS, QUICK, TEST, TRAIN, Service
 from test_learn import steady
@@ -45,7 +46,7 @@ RUN = """
 import sys, torch
 from pathlib import Path
 from mtn.config import Config
-from mtn.learn import run
+from mtn.run import run
 torch.set_num_threads(1)
 config = Config.model_validate_json(Path(sys.argv[1]).read_text())
 far = config.replace(memory={"store": "milvus", "uri": sys.argv[3]})
@@ -220,8 +221,8 @@ def test_a_classifier_answers_as_with_its_memory_in_the_process(uri: str, tmp_pa
 def test_every_kind_of_method_learns_alike(method: str, configure: Callable[..., Config], tmp_path: Path) -> None:
     """Held-out exemplars, votes, means of exemplars, two stages, training on the memory alone."""
     config = configure(method={"name": method})
-    exact = learn.run(config, tmp_path / "exact")
-    assert steady(learn.run(in_milvus(config, str(tmp_path / "m.db")), tmp_path / "far")) == steady(exact)
+    exact = run(config, tmp_path / "exact")
+    assert steady(run(in_milvus(config, str(tmp_path / "m.db")), tmp_path / "far")) == steady(exact)
 
 
 def test_more_vectors_than_the_cache_holds_are_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +240,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
     configure: Callable[..., Config], uri: str, tmp_path: Path
 ) -> None:
     config = configure(train={"min_steps": 40})
-    learn.run(config, tmp_path / "exact")
+    run(config, tmp_path / "exact")
     (tmp_path / "config.json").write_text(config.model_dump_json())
     out, chance = tmp_path / "killed", random.Random()
     command = [sys.executable, "-c", RUN, str(tmp_path / "config.json"), str(out), uri]
@@ -279,13 +280,13 @@ def test_cut_off_at_any_call_a_task_is_repeated_without_loss(
 ) -> None:
     """Before and after the call that reaches Milvus."""
     config = configure(method={"name": "knn"})
-    exact = learn.run(config, tmp_path / "exact")
+    exact = run(config, tmp_path / "exact")
     far = in_milvus(config, str(tmp_path / "m.db"))
     cut_off(monkeypatch, before=call, after=call + 7)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            learn.run(far, tmp_path / "far", save_every=0.0)
-    result = learn.run(far, tmp_path / "far", save_every=0.0)
+            run(far, tmp_path / "far", save_every=0.0)
+    result = run(far, tmp_path / "far", save_every=0.0)
     monkeypatch.undo()
     assert steady(result) == steady(exact)
     assert_as_exact(tmp_path / "far", far, tmp_path / "exact", result)
@@ -335,11 +336,11 @@ def test_a_run_killed_after_its_last_save_cleans_up(
     config, out = in_milvus(configure(method={"name": "knn"}), str(tmp_path / "m.db")), tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(Memory, "settle", lambda self: None)
-        first = learn.run(config, out)
+        first = run(config, out)
     collection = run_collection(config, out)
     left = len(there(collection))
     (out / "result.json").unlink()
-    assert steady(learn.run(config, out)) == steady(first)
+    assert steady(run(config, out)) == steady(first)
     assert len(there(collection)) == 60 < left
 
 
@@ -449,10 +450,10 @@ def test_what_cannot_be_is_said(
     config = configure(method={"name": "knn"})
     assert in_milvus(config, "a.db").digest() == config.digest()  # the same run, wherever its vectors are
     assert in_milvus(config, "a.db").replace(seed=3).memory.uri == "a.db"
-    learn.run(config, tmp_path / "run")
+    run(config, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(InputError, match=r"memory\.store must stay what it was, exact"):
-        learn.run(in_milvus(config, str(tmp_path / "a.db")), tmp_path / "run")
+        run(in_milvus(config, str(tmp_path / "a.db")), tmp_path / "run")
     one = classifier(str(tmp_path / "a.db")).fit(TRAIN[:90], LABELS[:90])
     one.save(tmp_path / "model")
     collection_of(one).delete(one._learner.memory.id[:3])
@@ -470,7 +471,7 @@ def test_a_server_that_is_stopped_and_started_within_a_run_loses_and_doubles_not
     """Stopped when something is to be deleted, and when neighbours are to be looked up; it comes back in a while."""
     monkeypatch.setattr(milvus, "PATIENCE", 600.0)  # a busy machine takes minutes to start one
     config = configure(train={"min_steps": 20})
-    learn.run(config, tmp_path / "exact")
+    run(config, tmp_path / "exact")
     moments = {"task 2/4: training", "task 3/4: testing"}
     back: list[threading.Thread] = []
 
@@ -484,7 +485,7 @@ def test_a_server_that_is_stopped_and_started_within_a_run_loses_and_doubles_not
             back[-1].start()
 
     far = in_milvus(config, server.uri)
-    result = learn.run(far, tmp_path / "far", outage, save_every=0.0)
+    result = run(far, tmp_path / "far", outage, save_every=0.0)
     assert not moments
     for thread in back:
         thread.join()

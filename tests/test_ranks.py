@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from mtn import checkpoint, learn, ranks
+from mtn import checkpoint, ranks
 from mtn.config import recipe
+from mtn.run import run
 from test_commands import call, content  # noqa: F401 (a fixture)
 from test_extract import write_sentences
 from two_processes import RUNS, VARIANTS
@@ -108,7 +109,7 @@ def test_the_search_shared_out_is_exact(told: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_ends_as_with_one_process(shared: Path, path: Path, tmp_path: Path, name: str) -> None:
-    alone = learn.run(recipe(str(path)).replace(method={"name": name}), tmp_path / "alone")
+    alone = run(recipe(str(path)).replace(method={"name": name}), tmp_path / "alone")
     result = checkpoint.read_json(shared / name / "result.json")
     for key in ("accuracy", "average_incremental_accuracy"):
         assert result[key] == pytest.approx(alone[key], abs=0.2)

@@ -18,9 +18,10 @@ import pytest
 from PIL import Image
 
 from conftest import cluster_arrays
-from mtn import config, figures, grid, learn, log, qualitative, report
+from mtn import config, figures, grid, log, qualitative, report
 from mtn import reproduce as reproduction
 from mtn.errors import InputError
+from mtn.run import Run, run
 from test_cli import call  # noqa: F401 (a fixture)
 
 CHROMIUM = shutil.which("chromium")
@@ -135,15 +136,15 @@ def test_interrupted_and_started_again_a_grid_repeats_no_finished_cell(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting, begun = brief(data), []
-    original = learn.Run.learn
+    original = Run.learn
 
-    def counted(self: learn.Run) -> None:
+    def counted(self: Run) -> None:
         begun.append(self.config.digest())
         if len(begun) == 3:
             raise KeyboardInterrupt
         original(self)
 
-    monkeypatch.setattr(learn.Run, "learn", counted)
+    monkeypatch.setattr(Run, "learn", counted)
     with pytest.raises(KeyboardInterrupt):
         make(setting, ["memory"], tmp_path / "out")
     told = make(setting, ["memory"], tmp_path / "out")
@@ -363,7 +364,7 @@ def lines(folder: Path) -> list[dict[str, float]]:
 
 
 def test_a_run_logs_its_losses_and_accuracies(configure: Callable[..., config.Config], tmp_path: Path) -> None:
-    result = learn.run(configure(train={"min_steps": 45}), tmp_path)
+    result = run(configure(train={"min_steps": 45}), tmp_path)
     written = lines(tmp_path)
     after = [line for line in written if "accuracy" in line]
     assert [line["accuracy"] for line in after] == result["accuracy"]
@@ -377,17 +378,17 @@ def test_a_run_logs_its_losses_and_accuracies(configure: Callable[..., config.Co
 
 def test_a_resumed_run_logs_no_step_twice(configure: Callable[..., config.Config], tmp_path: Path) -> None:
     setting = configure(train={"min_steps": 60})
-    learn.run(setting, tmp_path / "whole")
+    run(setting, tmp_path / "whole")
 
     def stop(what: str, done: int, of: int) -> None:
         if what == "task 3/4: training" and done == 50:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        learn.run(setting, tmp_path / "cut", stop)
+        run(setting, tmp_path / "cut", stop)
     with (tmp_path / "cut/log.jsonl").open("a") as file:
         file.write('{"task": 3, "st')  # killed in the middle of a line
-    learn.run(setting, tmp_path / "cut")
+    run(setting, tmp_path / "cut")
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
 
 
@@ -395,14 +396,14 @@ def test_where_it_logs_is_not_what_the_run_is(configure: Callable[..., config.Co
     one, other = configure(), configure(log="tensorboard")
     assert one.digest() == other.digest() and one.model_dump() == other.model_dump()
     assert other.replace(seed=3).log == "tensorboard"
-    assert learn.run(one, tmp_path) == learn.run(other, tmp_path)
+    assert run(one, tmp_path) == run(other, tmp_path)
 
 
 def test_tensorboard_has_the_same_numbers(configure: Callable[..., config.Config], tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    result = learn.run(configure(log="tensorboard"), tmp_path)
+    result = run(configure(log="tensorboard"), tmp_path)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     np.testing.assert_allclose([event.value for event in events.Scalars("accuracy")], result["accuracy"], rtol=1e-6)
@@ -415,7 +416,7 @@ def test_weights_and_biases_without_a_network(
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    learn.run(configure(log="wandb"), tmp_path / "run")
+    run(configure(log="wandb"), tmp_path / "run")
     assert list((tmp_path / "run/wandb").glob("offline-run-*/*.wandb"))
 
 

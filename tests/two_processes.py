@@ -12,13 +12,14 @@ from unittest import mock
 
 import torch
 
-from mtn import datasets, learn, ranks
+from mtn import datasets, ranks
 from mtn.config import Config, recipe
 from mtn.errors import InputError
 from mtn.learn import Learner
 from mtn.memory import Memory
 from mtn.methods import METHODS
 from mtn.neighbours import nearest_within
+from mtn.run import run
 from mtn.stream import Task, split
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -117,9 +118,9 @@ def main(path: str, out: str) -> None:
         one_sample(small.replace(**change))
     told["search"] = search(config)
     for name in RUNS:
-        learn.run(config.replace(method={"name": name}), folder / name)
+        run(config.replace(method={"name": name}), folder / name)
     try:
-        learn.run(config.replace(images={"side": 16}), folder / "images")
+        run(config.replace(images={"side": 16}), folder / "images")
     except InputError as error:
         told["images"] = str(error)
     (folder / f"told-{ranks.rank()}.json").write_text(json.dumps(told))

@@ -18,6 +18,13 @@ from torch import Tensor, nn
 from mtn.errors import InputError
 
 
+def make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {out}: {error.strerror}") from None
+
+
 def write(path: Path, fill: Callable[[Path], object]) -> None:
     """Let `fill` make a file, and put it at `path` whole or not at all."""
     temporary = path.with_name(f".{path.name}.partial")  # one name: what a kill leaves behind is overwritten

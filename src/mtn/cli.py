@@ -14,9 +14,10 @@ import torch
 import typer
 from rich.console import Console
 
-from mtn import commands, config, datasets, grid, learn, ranks, report
+from mtn import commands, config, datasets, grid, ranks, report
 from mtn import compare as comparison
 from mtn import reproduce as reproduction
+from mtn import run as running
 from mtn.errors import InputError, closest
 from mtn.methods import METHODS
 from mtn.progress import bar
@@ -39,7 +40,7 @@ def run(recipe: Recipe, set_: Set = [], out: Out = None) -> None:  # noqa: B006 
     chosen = config.recipe(recipe, set_)
     folder = out or Path("runs") / f"{_stem(recipe)}-{_stem(chosen.method.name)}-seed{chosen.seed}-{chosen.digest()}"
     with resumable(folder), bar(console) as say:
-        result = learn.run(chosen, folder, say)
+        result = running.run(chosen, folder, say)
     ranks.stop()
     if ranks.rank():
         return

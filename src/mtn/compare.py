@@ -15,9 +15,10 @@ import torch
 from mtn import checkpoint, datasets
 from mtn.config import Config, recipe, recipe_names
 from mtn.errors import InputError
-from mtn.learn import find_device, look, make_folder, run
+from mtn.machine import find_device
 from mtn.methods import find
 from mtn.progress import Progress, silent
+from mtn.run import look, run
 from mtn.stream import order_name, split
 
 MARK = "compare.json"
@@ -50,7 +51,7 @@ def compare(
     work = [(one, out / _name(one, len(orders) > 1)) for one in cells]
     for one, folder in work:
         look(folder, one)  # a folder that belongs to another run should not cost the time of all runs before it
-    make_folder(out)
+    checkpoint.make_folder(out)
     checkpoint.write_json(out / MARK, {"methods": list(methods), "seeds": list(seeds), "orders": list(orders)})
     done: dict[Path, dict[str, Any]] = {}
     failed: list[str] = []

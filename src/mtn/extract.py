@@ -28,7 +28,7 @@ from mtn.datasets.listing import Listing
 from mtn.encoders.base import PLURAL, Encoder, difference
 from mtn.errors import InputError
 from mtn.images import Unreadable
-from mtn.learn import versions
+from mtn.machine import versions
 from mtn.progress import Progress, silent
 
 SHARD = 4096

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from mtn import checkpoint, figures
 from mtn.grid import TARGETS, Measured, Setting, paper
-from mtn.learn import make_folder
 from mtn.qualitative import Examples
 from mtn.report import COLUMNS, DIGITS, LEGEND, RANKED, Cell, ranks, save, summary
 from mtn.version import __version__
@@ -80,7 +79,7 @@ def examples_section(found: Examples, measured: Sequence[Measured], command: str
 def write(section: Section, out: Path) -> None:
     """Its folder, with its part of the page."""
     folder = out / section.target
-    make_folder(folder)
+    checkpoint.make_folder(folder)
     save(section.figure, folder / "figure")
     checkpoint.write_text(folder / "table.csv", _csv(section.aggregated))
     checkpoint.write_text(folder / "data.csv", _csv(section.drawn))

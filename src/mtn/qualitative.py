@@ -15,12 +15,12 @@ from mtn.datasets import arrays, shards
 from mtn.datasets.listing import Listing
 from mtn.evidence import Evidence, Neighbour
 from mtn.images import Unreadable, thumbnail
-from mtn.learn import Run
 from mtn.lesson import generator, scores
 from mtn.methods.base import Method
 from mtn.methods.baselines import KNN
 from mtn.neighbours import Retrieval, nearest
 from mtn.progress import silent
+from mtn.run import Run
 from mtn.samples import Data, Samples
 from mtn.stream import split
 

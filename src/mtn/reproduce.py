@@ -17,11 +17,12 @@ from mtn.datasets import sources
 from mtn.errors import InputError
 from mtn.extract import extract
 from mtn.grid import ALIASES, TARGETS, Measured, Point, Setting
-from mtn.learn import look, make_folder, make_optimiser, minimise
+from mtn.learn import make_optimiser, minimise
 from mtn.methods import Batch, make
 from mtn.neighbours import Neighbours
 from mtn.progress import Progress, silent
 from mtn.report import Result
+from mtn.run import look
 from mtn.samples import Data
 from mtn.stream import Task, split
 
@@ -104,7 +105,7 @@ def _claim(out: Path, setting: Setting) -> None:
             raise InputError(f"{out} is a report on {found}, not on {mine}; give another --out")
     elif out.exists() and (not out.is_dir() or {file.name for file in out.iterdir()} - {"features"}):
         raise InputError(f"{out} is not an empty folder and not a report of mtn; give another --out")
-    make_folder(out / "cells")
+    checkpoint.make_folder(out / "cells")
     checkpoint.write_json(out / MARK, mine)
 
 

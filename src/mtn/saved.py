@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mtn import checkpoint, config, encoders, milvus, store
 from mtn.errors import InputError
-from mtn.learn import Learner, versions
+from mtn.learn import Learner
+from mtn.machine import versions
 from mtn.samples import Samples
 
 if TYPE_CHECKING:

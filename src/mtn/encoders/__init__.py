@@ -10,6 +10,7 @@ import torch
 from mtn.encoders import function, glyph, hub, onnx, text
 from mtn.encoders.base import Encoder
 from mtn.errors import InputError, closest
+from mtn.machine import find_device
 
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -18,8 +19,6 @@ OTHERS = "package.module:function, an .onnx file, a folder of transformers or se
 
 def load(name: str | Callable[..., Any], device: str = "auto") -> Encoder:
     """By a name of `ENCODERS`, or else what `OTHERS` says; a function may also be given itself."""
-    from mtn.learn import find_device  # it needs data sets, and they need an encoder
-
     where = find_device(device)
     if not isinstance(name, str):
         return function.Function(name)
