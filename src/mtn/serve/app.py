@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -23,7 +23,25 @@ from mtn.commands import about
 from mtn.datasets import glyphs
 from mtn.errors import InputError, Passing
 from mtn.serve import body, observe
-from mtn.serve.engine import UNDO, Answer, Busy, Engine, Explanation, Served, Takes
+from mtn.serve.answers import (
+    Classes,
+    Example,
+    Examples,
+    Facts,
+    Guess,
+    Guesses,
+    Health,
+    Known,
+    Near,
+    Past,
+    Problem,
+    Reason,
+    Reasons,
+    Room,
+    Share,
+    Task,
+)
+from mtn.serve.engine import UNDO, Answer, Busy, Engine, Explanation, Served
 from mtn.serve.guard import Right, Tokens
 from mtn.serve.journal import Full, Job, Reused, digest
 
@@ -39,115 +57,6 @@ FILES = {
     "/style.css": ("style.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-
-# ---- what goes out
-
-
-class Problem(BaseModel):
-    error: str
-    request: str
-
-
-class Share(BaseModel):
-    label: Label
-    probability: float
-
-
-class Guess(BaseModel):
-    """`unknown`: it is like nothing the model knows, and `label` is only the nearest. `novelty` says how much so."""
-
-    label: Label
-    probability: float
-    unknown: bool
-    novelty: float | None
-    top: list[Share]
-
-
-class Guesses(BaseModel):
-    answers: list[Guess]
-
-
-class Near(BaseModel):
-    """A remembered example, its similarity to the query before and after the transformer, and its picture."""
-
-    id: str | int
-    label: Label
-    before: float
-    after: float | None
-    attention: float | None
-    picture: str | None
-
-
-class Reason(BaseModel):
-    label: Label
-    probability: float
-    unknown: bool
-    novelty: float | None
-    neighbours: list[Near]
-
-
-class Reasons(BaseModel):
-    answers: list[Reason]
-
-
-class Task(BaseModel):
-    """`progress` is from 0 to 1."""
-
-    job: str
-    state: Literal["waiting", "running", "done", "failed", "undone"]
-    doing: str | None
-    progress: float
-    samples: int
-    forgets: Label | None
-    seconds_to_undo: float | None
-    error: str | None
-
-
-class Known(BaseModel):
-    label: Label
-    exemplars: int
-    seconds_to_undo: float | None
-
-
-class Classes(BaseModel):
-    classes: list[Known]
-
-
-class Room(BaseModel):
-    exemplars: int
-    total: int | None
-    per_class: int | None
-
-
-class Past(BaseModel):
-    samples: int
-    new_classes: int
-    classes: int
-    accuracy_before: float | None
-
-
-class Facts(BaseModel):
-    takes: Takes
-    features: int
-    classes: int
-    memory: Room
-    waiting: int
-    lessons: int
-    history: list[Past]
-
-
-class Example(BaseModel):
-    label: str
-    picture: str
-
-
-class Examples(BaseModel):
-    examples: list[Example]
-
-
-class Health(BaseModel):
-    status: str
-
 
 # ---- who asks: as coroutines, since FastAPI hands plain functions to threads
 

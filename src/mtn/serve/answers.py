@@ -1,0 +1,114 @@
+"""What the service answers, as its callers see it."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from mtn.classifier import Label
+from mtn.serve.engine import Takes
+
+
+class Problem(BaseModel):
+    error: str
+    request: str
+
+
+class Share(BaseModel):
+    label: Label
+    probability: float
+
+
+class Guess(BaseModel):
+    """`unknown`: it is like nothing the model knows, and `label` is only the nearest. `novelty` says how much so."""
+
+    label: Label
+    probability: float
+    unknown: bool
+    novelty: float | None
+    top: list[Share]
+
+
+class Guesses(BaseModel):
+    answers: list[Guess]
+
+
+class Near(BaseModel):
+    """A remembered example, its similarity to the query before and after the transformer, and its picture."""
+
+    id: str | int
+    label: Label
+    before: float
+    after: float | None
+    attention: float | None
+    picture: str | None
+
+
+class Reason(BaseModel):
+    label: Label
+    probability: float
+    unknown: bool
+    novelty: float | None
+    neighbours: list[Near]
+
+
+class Reasons(BaseModel):
+    answers: list[Reason]
+
+
+class Task(BaseModel):
+    """`progress` is from 0 to 1."""
+
+    job: str
+    state: Literal["waiting", "running", "done", "failed", "undone"]
+    doing: str | None
+    progress: float
+    samples: int
+    forgets: Label | None
+    seconds_to_undo: float | None
+    error: str | None
+
+
+class Known(BaseModel):
+    label: Label
+    exemplars: int
+    seconds_to_undo: float | None
+
+
+class Classes(BaseModel):
+    classes: list[Known]
+
+
+class Room(BaseModel):
+    exemplars: int
+    total: int | None
+    per_class: int | None
+
+
+class Past(BaseModel):
+    samples: int
+    new_classes: int
+    classes: int
+    accuracy_before: float | None
+
+
+class Facts(BaseModel):
+    takes: Takes
+    features: int
+    classes: int
+    memory: Room
+    waiting: int
+    lessons: int
+    history: list[Past]
+
+
+class Example(BaseModel):
+    label: str
+    picture: str
+
+
+class Examples(BaseModel):
+    examples: list[Example]
+
+
+class Health(BaseModel):
+    status: str
