@@ -79,5 +79,8 @@ def test_the_figure_has_a_row_a_query_and_marks_the_predicted_class(taught: MTNC
     assert len(marked) == sum(near.label == one.prediction for one in found for near in one.neighbours)
     assert all(to_hex(axes.title.get_color()) == evidence.SAME.lower() for axes in marked)
     figure.savefig(tmp_path / "evidence.png")
-    evidence.plot(found).savefig(tmp_path / "plain.png")  # without any image
+    plain = evidence.plot(found)  # without any image a label stands under its own bars
+    named = [axes.get_xlabel().removeprefix("✓ ") for axes in plain.axes if axes.patches]
+    assert named == [evidence.wrapped(near.label) for one in found for near in one.neighbours]
+    plain.savefig(tmp_path / "plain.png")
     assert (tmp_path / "plain.png").stat().st_size > 1000

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from mtn.report import COLOURS
 
@@ -51,41 +52,35 @@ def plot(
     images = images or {}
     columns = 1 + max((len(one.neighbours) for one in evidence), default=0)
     shown = bool(images) or query_images is not None
-    height = 2.35 if shown else 1.35
-    figure = Figure(figsize=(1.15 * columns + 0.4, height * len(evidence) + 0.55), layout="constrained")
-    ratios = ([1.1, 0.9] if shown else [0.15, 0.9]) * len(evidence)
-    grid = figure.subplots(2 * len(evidence), columns, squeeze=False, gridspec_kw={"height_ratios": ratios})
+    figure = Figure(
+        figsize=(1.15 * columns + 0.4, (2.35 if shown else 1.35) * len(evidence) + 0.55), layout="constrained"
+    )
+    ratios = ([1.1, 0.9] if shown else [1.0]) * len(evidence)
+    grid = figure.subplots(len(ratios), columns, squeeze=False, gridspec_kw={"height_ratios": ratios})
+    pictures, rows = (grid[::2], grid[1::2]) if shown else (None, grid)
     for row, one in enumerate(evidence):
-        picture, bars = grid[2 * row], grid[2 * row + 1]
-        _picture(picture[0], None if query_images is None else query_images[row], None)
-        picture[0].set_title("query", fontsize=9)
-        bars[0].axis("off")
-        bars[0].text(0.5, 1.0, wrapped(one.prediction), ha="center", va="top", fontsize=10, weight="bold")
         note = f"p = {one.probability:.2f}\nnovelty {one.novelty:.2f}" if notes is None else notes[row]
-        bars[0].text(
-            0.5,
-            0.6 if len(wrapped(one.prediction)) <= WIDE else 0.5,
-            note,
-            ha="center",
-            va="top",
-            fontsize=8,
-            linespacing=1.5,
-        )
+        _answer(rows[row, 0], one, note)
+        if pictures is not None:
+            _picture(pictures[row, 0], None if query_images is None else query_images[row], None)
+            pictures[row, 0].set_title("query", fontsize=9)
         for place in range(1, columns):
+            bars = rows[row, place]
             if place > len(one.neighbours):
-                picture[place].axis("off")
-                bars[place].axis("off")
+                for axes in grid[:, place].reshape(len(evidence), -1)[row]:
+                    axes.axis("off")
                 continue
             near = one.neighbours[place - 1]
-            colour = SAME if near.label == one.prediction else OTHER
-            _picture(picture[place], images.get(near.id), colour)
-            mark = "✓ " if near.label == one.prediction else ""
-            picture[place].set_title(f"{mark}{wrapped(near.label)}", fontsize=9, color=colour)
-            _bars(bars[place], near)
-    handles = [
-        figure.axes[0].bar([0], [0], color=colour, label=label)
-        for colour, label in ((BEFORE, "similarity of features"), (AFTER, "once adapted"), (ATTENTION, "attention"))
-    ]
+            same = near.label == one.prediction
+            colour, label = (SAME, f"✓ {wrapped(near.label)}") if same else (OTHER, wrapped(near.label))
+            _bars(bars, near)
+            if pictures is None:
+                bars.set_xlabel(label, fontsize=9, color=colour)
+            else:
+                _picture(pictures[row, place], images.get(near.id), colour)
+                pictures[row, place].set_title(label, fontsize=9, color=colour)
+    named = ((BEFORE, "similarity of features"), (AFTER, "once adapted"), (ATTENTION, "attention"))
+    handles = [Patch(color=colour, label=label) for colour, label in named]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return figure
 
@@ -93,6 +88,14 @@ def plot(
 def wrapped(label: Any) -> str:
     """In at most two lines that fit beside each other's."""
     return textwrap.fill(str(label).replace("_", " "), WIDE, max_lines=2, placeholder=" …")
+
+
+def _answer(axes: Axes, one: Evidence, note: str) -> None:
+    axes.axis("off")
+    label = wrapped(one.prediction)
+    axes.text(0.5, 1.0, label, ha="center", va="top", fontsize=10, weight="bold")
+    below = 0.6 if len(label) <= WIDE else 0.5
+    axes.text(0.5, below, note, ha="center", va="top", fontsize=8, linespacing=1.5)
 
 
 def _picture(axes: Axes, image: np.ndarray | None, colour: str | None) -> None:
