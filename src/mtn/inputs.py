@@ -1,8 +1,6 @@
 """What a user points at -> vectors, labels, ids, thumbnails: arrays, tables, stores; images and sentences, encoded."""
 
-import csv
 import sys
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from mtn import encoders, extract
-from mtn.datasets import arrays, shards, sources, tables
+from mtn.datasets import arrays, matrices, shards, sources, tables
 from mtn.datasets.listing import File, Given, Listing, Place, Sentence
 from mtn.datasets.trees import Folder
 from mtn.encoders.base import PLURAL, Encoder, difference
@@ -302,9 +300,9 @@ def _vectors(path: Path, labelled: bool, say: Progress) -> Inputs | None:
         arrays.check_matrix(x, "the array", path)
         return Inputs(_finite(x, "the array", path))
     if suffix == ".csv" and not tables.lists_items(path):
-        return _from_table(path, *_read_csv(path), labelled)
+        return _from_table(path, *matrices.read_csv(path), labelled)
     if suffix in (".parquet", ".pq") and not tables.lists_items(path):
-        return _from_table(path, *_read_parquet(path), labelled)
+        return _from_table(path, *matrices.read_parquet(path), labelled)
     return None
 
 
@@ -367,67 +365,3 @@ def _from_table(path: Path, x: np.ndarray, texts: dict[str, list[Any]], columns:
     if labels is not None:
         arrays.check_labels(labels, len(x), "the table", "the column 'label'", path)
     return Inputs(_finite(x, "the table", path), texts.get("id"), labels, source={"columns": columns})
-
-
-def _read_csv(path: Path) -> tuple[np.ndarray, dict[str, list[Any]], list[str]]:
-    numbers = array("d")
-    texts: dict[str, list[Any]] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(rows, [])]
-            _check_header(header, path)
-            texts = {name: [] for name in ("label", "id") if name in header}
-            for cells in rows:
-                if not cells:  # an empty line
-                    continue
-                if len(cells) != len(header):
-                    raise InputError(f"{path}, line {rows.line_num}: must have {len(header)} cells, got {len(cells)}")
-                for name, cell in zip(header, cells, strict=True):
-                    if name in texts:
-                        texts[name].append(cell.strip())
-                    else:
-                        numbers.append(_number(cell, name, rows.line_num, path))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is not a readable CSV file: {error}") from None
-    columns = [name for name in header if name not in texts]
-    return np.frombuffer(numbers).reshape(-1, max(len(columns), 1)), texts, columns
-
-
-def _check_header(header: list[str], path: Path) -> None:
-    if not header:
-        raise InputError(f"{path} is empty")
-    twice = [name for name in header if header.count(name) > 1 or not name]
-    if twice or all(_is_number(name) for name in header):
-        raise InputError(f"{path}: its columns must have names, all different, got {', '.join(twice or header)[:80]!r}")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _number(cell: str, name: str, line: int, path: Path) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        raise InputError(f"{path}, line {line}: the column {name!r} must hold numbers, got {cell!r}") from None
-
-
-def _read_parquet(path: Path) -> tuple[np.ndarray, dict[str, list[Any]], list[str]]:
-    with tables.opening(path) as parquet:
-        table = parquet.read_table(path)
-    _check_header(table.column_names, path)
-    texts = {name: table[name].to_pylist() for name in ("label", "id") if name in table.column_names}
-    columns = [name for name in table.column_names if name not in texts]
-    for name in columns:
-        kind = str(table.schema.field(name).type)
-        if not kind.startswith(("int", "uint", "float", "double", "halffloat")):
-            raise InputError(f"{path}: the column {name!r} must hold numbers, got {kind}")
-        if table[name].null_count:
-            raise InputError(f"{path}: the column {name!r} has empty cells")
-    parts = [table[name].to_numpy().astype(np.float64) for name in columns]
-    return np.stack(parts, axis=1) if parts else np.zeros((table.num_rows, 0)), texts, columns
