@@ -105,7 +105,10 @@ def reproduce(
     numbers = [_seed(seed) for seed in _list(seeds, "--seeds")][: 1 if fast else None]
     folder = out or Path("runs") / f"{_stem(Path(data).stem)}-reproduce{'-fast' if fast else ''}"
     named = {"--data": data, "--encoder": encoder, "--seeds": ",".join(map(str, numbers)), "--out": str(folder)}
-    words = [word for option, value in named.items() if value for word in (option, value)] + ["--fast"] * fast
+    if limit != reproduction.LIMIT / 60:
+        named["--limit"] = f"{limit:g}"
+    given = [*named.items(), *(("--also", one) for one in also)]
+    words = [word for option, value in given if value for word in (option, value)] + ["--fast"] * fast
     with resumable(folder), bar(console) as say:
         source = reproduction.encoded(data, encoder, folder, say)
         setting = grid.setting(source.vectors, numbers, fast, source.images, say)
