@@ -1,5 +1,6 @@
 """Two real processes do what one does: the same vectors, gradients, neighbours and answers; one that dies is missed."""
 
+import fcntl
 import json
 import os
 import signal
@@ -68,12 +69,18 @@ def path(tmp_path_factory: pytest.TempPathFactory, clusters: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(path: Path) -> Path:
-    """The folder in which two processes have done all of two_processes.py."""
-    process = torchrun(Path(__file__).parent / "two_processes.py", path, path.parent, cwd=path.parent)
-    out, err = process.communicate()
-    assert process.returncode == 0, out + err
-    return path.parent
+def shared(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which two processes have done all of two_processes.py: once, for all of pytest's processes."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "two-processes"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "told-1.json").exists():
+            process = torchrun(Path(__file__).parent / "two_processes.py", path, folder, cwd=folder)
+            out, err = process.communicate()
+            assert process.returncode == 0, out + err
+    return folder
 
 
 @pytest.fixture(scope="module")
