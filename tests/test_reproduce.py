@@ -336,11 +336,12 @@ def test_the_command_encodes_images_first_and_says_how_to_make_it_again(call, tm
     assert (tmp_path / "out/features/manifest.json").is_file() and "out/index.html" in out
     command = "mtn reproduce rank --data pictures --encoder glyph --seeds 0 --out out --limit 0 --fast"
     assert command in (tmp_path / "out/rank/table.md").read_text()
-    code, out, _ = call("reproduce", "rank", *common, "--limit", "0", "--also", "tasks/*")
-    assert "--limit 0 --also 'tasks/*' --fast" in (tmp_path / "out/rank/table.md").read_text()
+    code, out, _ = call("reproduce", "rank", *common, "--limit", "0", "--also", "rank/*")
+    assert "--limit 0 --also 'rank/*' --fast" in (tmp_path / "out/rank/table.md").read_text()
     assert code == 0
     for words, error in (
         (("tabel1", "--data", "x"), "did you mean 'table1'"),
+        (("rank", *common, "--also", "rank/wihtout"), "--also: no run is called 'rank/wihtout'"),
         (("rank", "--data", "nowhere.npz"), "no file or folder"),
         (("rank", "--data", "pictures", "--encoder", "glyph", "--out", "pictures"), "pictures"),
     ):

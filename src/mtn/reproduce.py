@@ -14,7 +14,7 @@ from mtn import checkpoint, datasets, encoders, page, qualitative
 from mtn.compare import cores, run_all
 from mtn.config import Config
 from mtn.datasets import sources
-from mtn.errors import InputError
+from mtn.errors import InputError, closest
 from mtn.extract import extract
 from mtn.grid import ALIASES, TARGETS, Measured, Point, Setting
 from mtn.learn import make_optimiser, minimise
@@ -60,22 +60,34 @@ def reproduce(
     A cell expected to take more than `limit` seconds is left out, unless a pattern of `also` fits its name, as in
     neighbours/large/10 or, with a seed, neighbours/large/10/0.
     """
-    _claim(report.out, setting)
     grid = {name: TARGETS[name].points(setting) for name in targets}
+    runs = [
+        (f"{target}/{point.series}/{point.at}/{config.seed}", config)
+        for target, points in grid.items()
+        for point in points
+        for config in point.runs
+    ]
+    wanted = {name for name, _ in runs for one in also if _fits(name, one)}
+    for one in also:
+        if not any(_fits(name, one) for name in wanted):
+            names = {name.rpartition("/")[0] for name, _ in runs}
+            raise InputError(f"--also: no run is called {one!r}: {closest(one, names)}")
+    _claim(report.out, setting)
     jobs = jobs or cores(setting.config)
     cells = Cells(report.out, setting, max(1, torch.get_num_threads() // jobs), say)
-    for target, points in grid.items():
-        for point in points:
-            for config in point.runs:
-                name = f"{target}/{point.series}/{point.at}/{config.seed}"
-                wanted = any(fnmatch(name, one) or fnmatch(name.rpartition("/")[0], one) for one in also)
-                cells.add(config, math.inf if wanted else limit)
+    for name, config in runs:
+        cells.add(config, math.inf if name in wanted else limit)
     waiting = dict(grid)
     _report_ready(waiting, cells, report, setting)
     for line in cells.run(jobs, say):
         tell(line)
         _report_ready(waiting, cells, report, setting)
     return page.index(report.out, setting)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """A name without its seed stands for all seeds."""
+    return fnmatch(name, pattern) or fnmatch(name.rpartition("/")[0], pattern)
 
 
 class Source(NamedTuple):
