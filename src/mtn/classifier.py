@@ -31,7 +31,7 @@ from mtn.stream import Task
 Label = str | int | float | bool
 Id = str | int
 
-ROWS = 4
+ROWS = 16
 """Queries are asked in multiples of so many: matrix products of fewer rows round differently, and an answer must not
 depend on what else is asked."""
 
