@@ -371,6 +371,23 @@ def test_a_damaged_foreign_or_newer_folder_is_named(taught: MTNClassifier, tmp_p
         taught.save(tmp_path / "mine")
 
 
+def test_a_model_of_format_1_answers_as_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its network had no rows of its own for the query as it came: without them the sum is the old one."""
+    it = classifier("practical").fit(X, Y)
+    it._learner.method.network.raw.data.zero_()
+    state = it._learner.method.state_dict()
+    old = {name: tensor for name, tensor in state.items() if name not in ("network.raw", "network.log_scale")}
+    old["taught"] = old.pop("network.taught")
+    monkeypatch.setattr(it._learner.method, "state_dict", lambda: old)
+    monkeypatch.setattr("mtn.store.FORMAT", 1)
+    it.save(tmp_path)
+    monkeypatch.undo()
+    again = MTNClassifier.load(tmp_path)
+    assert np.array_equal(again.predict_proba(TEST), it.predict_proba(TEST))
+    again.partial_fit(X[:20], [f"again {label}" for label in Y[:20]]).save(tmp_path)
+    assert np.isfinite(MTNClassifier.load(tmp_path).predict_proba(TEST)).all()
+
+
 # ---- the documentation
 
 

@@ -1,5 +1,6 @@
 """The practical default: its space, what stays, what is held out, how its parts are weighed."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,8 @@ from torch import Tensor
 from mtn import calibration, datasets, lesson
 from mtn.config import Config
 from mtn.learn import Learner
-from mtn.methods.practical import PULL, ROUNDING, Moments, Practical, weigh
+from mtn.methods.practical import BELIEF, PULL, ROUNDING, Moments, Practical, weigh
+from mtn.neighbours import nearest
 from mtn.samples import Samples
 from mtn.stream import Task, split
 
@@ -81,27 +83,46 @@ def test_prototypes_are_pulled_to_their_means_by_hand(start) -> None:
     practical.moments.total = torch.tensor([[4.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
     practical.moments.count = torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)
     practical._home = None
-    practical.taught = torch.tensor([True, True, False])
+    practical.network.taught = torch.tensor([True, True, False])
     # |(0.6, 0.8) - (1, 0)|^2 = 0.8 of 4 samples, |(1, 0) - (0, 1)|^2 = 2 of 2 samples; the third class is not taught
     assert practical.pull(turned).item() == pytest.approx(PULL**2 * (0.8 / 4**2 + 2 / 2**2) / 2)
 
 
-def test_prototypes_of_classes_without_new_samples_stay(start) -> None:
+def rows(it: Learner) -> list[Tensor]:
+    """What has one vector a class, in both parts."""
+    return [method(it).prototypes.detach().clone(), method(it).network.raw.detach().clone()]
+
+
+def test_rows_of_classes_without_new_samples_stay(start) -> None:
     it, tasks = start(1)
-    before = method(it).prototypes.detach().clone()
+    before = rows(it)
     it.learn_task(tasks[1])
     means = method(it).moments.means()
-    assert torch.equal(method(it).prototypes[:6], before)
-    assert not torch.allclose(method(it).prototypes[6:], means[6:], atol=1e-4)  # they were trained
+    for now, then in zip(rows(it), before, strict=True):
+        assert torch.equal(now[:6], then)
+        assert not torch.allclose(now[6:], means[6:], atol=1e-4)  # they were trained
 
 
-def test_more_samples_of_a_known_class_move_its_prototype(start) -> None:
+def test_more_samples_of_a_known_class_move_its_rows(start) -> None:
     it, tasks = start(2)
-    before, train = method(it).prototypes.detach().clone(), tasks[0].train
+    before, train = rows(it), tasks[0].train
     again = Samples(train.source, train.rows, train.y, train.id + 10_000).select(train.y == 2)
     it.learn_task(Task(2, (*tasks[1].spans, slice(8, 8)), (), again, tasks[1].test))
-    moved = (method(it).prototypes != before).any(1)
-    assert moved.tolist() == [label == 2 for label in range(8)]
+    for now, then in zip(rows(it), before, strict=True):
+        assert (now != then).any(1).tolist() == [label == 2 for label in range(8)]
+
+
+def test_the_network_adds_cosines_of_the_query_as_it_came_by_hand(start) -> None:
+    it, tasks = start(1)
+    network, samples = method(it).network.requires_grad_(False), tasks[0].test
+    found = nearest(samples, it.memory, 5)[:]
+    adapted = network.head(network.embed(samples.x(), found))
+    network.log_scale.fill_(math.log(3.0))
+    network.raw.zero_()
+    network.raw[1, 0] = 2.0  # cos(q, (2, 0, ...)) = q_0 of a unit vector; rows of zeros score nothing
+    expected = adapted.clone()
+    expected[:, 1] += 3 * samples.x()[:, 0]
+    torch.testing.assert_close(network.scores(samples.x(), found), expected)
 
 
 def test_what_is_held_out_is_neither_trained_on_nor_anybody_s_neighbour(start) -> None:
@@ -119,7 +140,7 @@ def test_what_is_held_out_is_neither_trained_on_nor_anybody_s_neighbour(start) -
 def test_a_class_with_one_exemplar_keeps_it_for_training(start) -> None:
     it, tasks = start(1, memory={"total": None, "per_class": 1})
     assert not it.method.held_out(tasks[0], it.memory).any()
-    assert method(it).weights.tolist() == [1.0, 0.0]  # nothing to weigh by: prototypes alone
+    assert method(it).weights.tolist() == pytest.approx(BELIEF)  # nothing to weigh by
 
 
 def test_one_class_at_a_time_is_learned(start) -> None:
@@ -136,19 +157,28 @@ def test_weigh_finds_the_least_loss() -> None:
     parts = torch.stack([good, fair])
 
     def loss(w: Tensor) -> float:
-        prior = (w - torch.tensor([1.0, 0.0])).square().sum() / 2
+        prior = (w[0] - 1.0) ** 2 / 2 + 10 * (w[1] - 0.3) ** 2 / 2
         return float(torch.nn.functional.cross_entropy(torch.tensordot(w, parts, 1), y, reduction="sum") + prior)
 
     found = weigh(parts, y)
-    assert found[0] > found[1] > 0
-    for change in ([0.05, 0], [-0.05, 0], [0, 0.05], [0, -0.05]):
+    assert found[0] > found[1] > 0.3
+    for change in ([0.05, 0], [-0.05, 0], [0, 0.005], [0, -0.005]):
         assert loss(found) < loss(found + torch.tensor(change))
 
 
-def test_weigh_gives_nothing_to_a_part_that_misleads() -> None:
-    y = torch.arange(300) % 3
-    good = 3.0 * torch.nn.functional.one_hot(y, 3) + torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
-    assert weigh(torch.stack([good, -good]), y)[1] == 0
+def test_few_samples_leave_the_network_s_weight_and_many_move_it() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def weight_of_the_network(samples: int, sign: float) -> float:
+        y = torch.arange(samples) % 3
+        right = torch.nn.functional.one_hot(y, 3)
+        parts = torch.stack([right, sign * right]) + torch.randn(2, samples, 3, generator=generator)
+        return float(weigh(parts, y)[1])
+
+    for sign in (1.0, -1.0):
+        assert abs(weight_of_the_network(6, sign) - 0.3) < 10**-0.5  # the standard deviation of what is believed
+    assert weight_of_the_network(3000, 1.0) > 0.5
+    assert weight_of_the_network(3000, -1.0) == 0  # it misleads
 
 
 def test_oddness_by_hand() -> None:

@@ -138,7 +138,7 @@ def _restore(it: "MTNClassifier", facts: dict[str, Any], parts: dict[str, dict[s
     if facts["features"]["names"]:
         it.feature_names_in_ = np.array(facts["features"]["names"], dtype=object)
     it._learner = _learner(facts)
-    checkpoint.restore(it._learner.method, parts["weights"])
+    checkpoint.restore(it._learner.method, _weights(facts, parts["weights"]))
     it._learner.memory.load_state(memory)
     if "past.x" in memory:
         x = memory["past.x"].numpy()
@@ -161,6 +161,16 @@ def _learner(facts: dict[str, Any]) -> Learner:
     there = None if place is None else milvus.Collection(place["uri"], place["name"], width)
     with torch.random.fork_rng(devices=[]):
         return Learner(chosen, width, collection=there)
+
+
+def _weights(facts: dict[str, Any], weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Up to format 1 the network of `practical` saw the adapted query alone: rows of zeros score nothing, as then."""
+    if facts["format"] > 1 or facts["configuration"]["method"]["name"] != "practical":
+        return weights
+    rest = dict(weights)
+    nothing = torch.zeros_like(rest["prototypes"])
+    added = {"raw": nothing, "log_scale": torch.tensor(0.0), "taught": rest.pop("taught")}
+    return rest | checkpoint.put(added, "network.")
 
 
 def _source(recorded: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from mtn import checkpoint
 from mtn.errors import InputError
 
-FORMAT = 1
+FORMAT = 2
 OURS = re.compile(r"(weights|memory)-[0-9a-f]{16}\.safetensors")
 PARTIAL = re.compile(rf"\.({OURS.pattern}|model\.json|README\.md)\.partial")  # left behind by a kill
 

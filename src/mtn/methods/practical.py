@@ -7,6 +7,8 @@ Two parts, trained side by side over all classes seen, weighed on exemplars that
   there where samples are few; a row stays as it is in a task without samples of its class, which is defended by samples
   drawn from N(mu_c, Sigma).
 - network: the transformer of `mtn` over the query and its neighbours, with the model before the task as its teacher.
+  Its head sees the query as it came too, as cosines to rows that start as class means and stay as those above do:
+  what a class nobody announced differs by may not be in the few numbers that are left of an adapted query.
 
 Both take the softmax over all seen classes, corrected for how often each is drawn: one new class at a time is learned
 as well as a hundred.
@@ -20,7 +22,7 @@ from mtn import losses
 from mtn.config import Config
 from mtn.memory import Memory
 from mtn.methods.analytic import SLDA
-from mtn.methods.base import Batch, Method
+from mtn.methods.base import Batch, Method, class_means, unit_rows
 from mtn.methods.mtn import MTN
 from mtn.neighbours import Neighbours, nearest
 from mtn.samples import Samples
@@ -32,10 +34,12 @@ ROUNDING = 0.9
 """0 leaves the space as it is, 1 makes the spread within classes the same in all directions (A = Sigma^-ROUNDING/2)."""
 PULL = 8.0
 """With so many samples of a class, its mean counts as much as they do when its prototype is trained."""
-HELD_OUT = 5
-"""Every fifth exemplar is trained on by nobody: the weights of the two parts are fitted on it."""
-TRUST = 0.25
-"""Of the weight that likelihood gives the network: it is fond of the smoother part (docs/results/practical.md)."""
+HELD_OUT = 10
+"""Every tenth exemplar is trained on by nobody: the weights of the two parts are fitted on it."""
+BELIEF = (1.0, 0.3)
+"""Weights of prototypes and network before any held-out exemplar is asked."""
+FIRMNESS = (1.0, 10.0)
+"""One over the variance of that belief: more exemplars move the network's weight than the prototypes' scale."""
 ENOUGH = 1000
 """Held-out exemplars that are asked to fit two weights."""
 
@@ -84,12 +88,33 @@ class Moments(SLDA):
         return centres + torch.randn_like(centres) @ self.space()[2]
 
 
+class Network(MTN):
+    """z_c = g_c(h(q, V)) + s cos(q, r_c): the adapted query, and the query as it came."""
+
+    rows = (*MTN.rows, "raw")
+    taught: Tensor
+
+    def __init__(self, dimension: int, config: Config) -> None:
+        super().__init__(dimension, config)
+        self.raw = nn.Parameter(torch.zeros(0, dimension))
+        self.log_scale = nn.Parameter(torch.tensor(2.5))
+        self.register_buffer("taught", torch.zeros(0, dtype=torch.bool))  # classes the task has samples of
+
+    def begin_task(self, task: Task) -> None:
+        super().begin_task(task)
+        self.raw = nn.Parameter(torch.cat([self.raw.detach(), class_means(task).to(self.raw)]))
+        self.taught = torch.bincount(task.train.y, minlength=task.seen).bool().to(self.taught.device)
+
+    def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
+        raw = torch.where(self.taught[:, None], self.raw, self.raw.detach())  # the others stay
+        return super().scores(x, neighbours) + self.log_scale.exp() * x @ unit_rows(raw).T
+
+
 class Practical(Method):
     uses_neighbours = True
     distils = True
     backbone_by = "nobody"
-    rows = ("prototypes", "network.head.weight", "network.head.bias", "network.transformer.labels.weight")
-    taught: Tensor
+    rows = ("prototypes", *(f"network.{name}" for name in Network.rows))
     weights: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
@@ -97,9 +122,8 @@ class Practical(Method):
         self.moments = Moments(dimension, config)
         self.prototypes = nn.Parameter(torch.zeros(0, dimension))
         self.log_scale = nn.Parameter(torch.tensor(2.5))
-        self.network = MTN(dimension, config)
-        self.register_buffer("taught", torch.zeros(0, dtype=torch.bool))  # classes the task has samples of
-        self.register_buffer("weights", torch.tensor([1.0, 0.0]))  # of prototypes and network
+        self.network = Network(dimension, config)
+        self.register_buffer("weights", torch.tensor(BELIEF))  # of prototypes and network
         self._home: Tensor | None = None  # directions of the means of the task's classes
         self._placed: Tensor | None = None  # directions of the prototypes in the space, when the task began or ended
 
@@ -110,8 +134,11 @@ class Practical(Method):
         self.moments.observe(task.train)
         means = self.moments.means()[task.old :]
         self.prototypes = nn.Parameter(torch.cat([self.prototypes.detach(), means.to(self.prototypes)]))
-        self.taught = torch.bincount(task.train.y, minlength=task.seen).bool().to(self.taught.device)
         self._home = self._placed = None
+
+    @property
+    def taught(self) -> Tensor:
+        return self.network.taught
 
     def held_out(self, task: Task, memory: Memory) -> Tensor:
         """By id, so for good; a class with nothing else to train on gives none."""
@@ -174,8 +201,7 @@ class Practical(Method):
         found = nearest(samples, memory.part(~held), self.config.method.k, self.weights.device)
         asked = [self.parts(samples.x(rows).to(self.weights), found[rows]) for rows in samples.chunks()]
         parts, y = torch.cat(asked, dim=1), samples.y.to(self.weights.device)
-        shares = weigh(parts, y) * torch.tensor([1.0, TRUST]).to(parts)
-        self.weights = shares * weigh(torch.tensordot(shares, parts, 1)[None], y)
+        self.weights = weigh(parts, y)
 
     def evidence(self, x: Tensor, neighbours: Neighbours) -> tuple[Tensor, Tensor] | None:
         return self.network.evidence(x, neighbours)
@@ -187,25 +213,24 @@ class Practical(Method):
 
 
 def weigh(parts: Tensor, y: Tensor) -> Tensor:
-    """Weights w >= 0 of P parts (P,N,C) that minimise -sum log softmax(w . z)_y + |w - (1, 0, ...)|^2 / 2, by Newton.
+    """Weights w >= 0 of two parts (2,N,C) that minimise -sum log softmax(w . z)_y + sum_i f_i (w_i - b_i)^2 / 2.
 
-    The first part alone at its own scale is what is believed until samples say otherwise.
+    b is BELIEF and f its FIRMNESS. By Newton's method.
     """
     parts = parts.double()
-    start = torch.zeros(len(parts), dtype=parts.dtype, device=parts.device)
-    start[0] = 1.0
-    true = parts.gather(2, y.expand(len(parts), -1)[:, :, None]).squeeze(2)  # P,N
+    belief, firmness = (torch.tensor(values).to(parts) for values in (BELIEF, FIRMNESS))
+    true = parts.gather(2, y.expand(len(parts), -1)[:, :, None]).squeeze(2)  # 2,N
 
     def objective(w: Tensor) -> Tensor:
         z = torch.tensordot(w, parts, 1)
-        return (z.logsumexp(1) - w @ true).sum() + (w - start).square().sum() / 2
+        return (z.logsumexp(1) - w @ true).sum() + (firmness * (w - belief).square()).sum() / 2
 
-    w = start.clone()
+    w = belief.clone()
     for _ in range(30):
         p = torch.tensordot(w, parts, 1).softmax(1)
-        mean = (p * parts).sum(2)  # P,N
-        slope = (mean - true).sum(1) + w - start
-        curve = torch.einsum("nc,inc,jnc->ij", p, parts, parts) - mean @ mean.T + torch.eye(len(w)).to(w)
+        mean = (p * parts).sum(2)  # 2,N
+        slope = (mean - true).sum(1) + firmness * (w - belief)
+        curve = torch.einsum("nc,inc,jnc->ij", p, parts, parts) - mean @ mean.T + firmness.diag()
         free = (w > 0) | (slope < 0)
         step = torch.zeros_like(w)
         step[free] = torch.linalg.solve(curve[free][:, free], slope[free])
