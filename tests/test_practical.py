@@ -122,6 +122,8 @@ def test_the_network_adds_cosines_of_the_query_as_it_came_by_hand(start) -> None
     network.raw[1, 0] = 2.0  # cos(q, (2, 0, ...)) = q_0 of a unit vector; rows of zeros score nothing
     expected = adapted.clone()
     expected[:, 1] += 3 * samples.x()[:, 0]
+    torch.testing.assert_close(network.train().scores(samples.x(), found), expected)
+    network.eval().end_task(tasks[0], it.memory)
     torch.testing.assert_close(network.scores(samples.x(), found), expected)
 
 

@@ -31,9 +31,9 @@ from mtn.stream import Task
 Label = str | int | float | bool
 Id = str | int
 
-ROWS = 16
-"""Queries are asked in multiples of so many: matrix products of fewer rows round differently, and an answer must not
-depend on what else is asked."""
+SEARCHED, SCORED = 4, 16
+"""Queries are looked up and scored in multiples of so many: matrix products of fewer rows round differently, and an
+answer must not depend on what else is asked."""
 
 SCORES = 2**26
 """That are computed at once: a quarter of a gigabyte."""
@@ -368,9 +368,9 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
         k = self._learner.config.method.k if n_neighbors is None else n_neighbors
         if not 1 <= k <= len(self._learner.memory):
             raise InputError(f"n_neighbors must be from 1 to {len(self._learner.memory)}, what is remembered, got {k}")
-        found = self._nearest(_padded(samples), k)
-        rows = found.index[: len(samples)].long().cpu().numpy()
-        distance = 1 - found.similarity[: len(samples)].double().cpu().numpy()
+        found = self._nearest(samples, k)
+        rows = found.index.long().cpu().numpy()
+        distance = 1 - found.similarity.double().cpu().numpy()
         return (distance.clip(min=0), rows) if return_distance else rows
 
     @torch.no_grad()
@@ -418,7 +418,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
     def _parts(self, samples: Samples) -> Iterator[Samples]:
         """So many at a time that their scores fit: with 200 000 classes a thousand take a gigabyte."""
-        for rows in samples.chunks(max(ROWS, SCORES // len(self._names) // ROWS * ROWS)):
+        for rows in samples.chunks(max(SCORED, SCORES // len(self._names) // SCORED * SCORED)):
             yield samples.select(torch.arange(rows.start, rows.stop))
 
     def _queries(self, X: Any, neighbours: bool = False) -> tuple[Tensor, Retrieval | None]:
@@ -434,20 +434,21 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
 
     def _ask(self, samples: Samples, neighbours: bool = False) -> tuple[Tensor, Retrieval | None]:
         """N,C scores in order of arrival, -inf for a forgotten class, and the neighbours if they were looked up."""
-        learner, whole = self._learner, _padded(samples)
-        found = None
+        learner, whole, found = self._learner, _padded(len(samples), SCORED), None
         if learner.method.uses_neighbours or (neighbours and len(learner.memory)):
-            found = self._nearest(whole, learner.config.method.k)
-        near = found if learner.method.uses_neighbours else None
-        z = torch.cat([part.cpu() for _, part in lesson.scores(learner.method, whole, near)])[: len(samples)]
+            found = self._nearest(samples, learner.config.method.k)
+        near = found.of(whole) if found is not None and learner.method.uses_neighbours else None
+        scored = lesson.scores(learner.method, samples.select(whole), near)
+        z = torch.cat([part.cpu() for _, part in scored])[: len(samples)]
         z[:, sorted(learner.method.forgotten)] = -torch.inf
-        return z, None if found is None else found.first(len(samples))
+        return z, found
 
     def _nearest(self, samples: Samples, k: int) -> Retrieval:
         memory, device = self._learner.memory, self._learner.method.seen.device
         if device.type == "cpu":
             memory.turn()
-        return nearest(samples, memory, k, device)
+        whole = samples.select(_padded(len(samples), SEARCHED))
+        return nearest(whole, memory, k, device).of(slice(0, len(samples)))
 
     def _novelty(self, z: Tensor, found: Retrieval | None) -> np.ndarray:
         return calibration.novelty(self._oddness(z, found), self._usual).numpy()
@@ -604,8 +605,9 @@ def _by_label(names: tuple[Label | None, ...]) -> Tensor:
     return torch.tensor(sorted(live, key=lambda place: names[place]), dtype=torch.long)
 
 
-def _padded(samples: Samples) -> Samples:
-    return samples.select(torch.arange(-(-len(samples) // ROWS) * ROWS) % len(samples))
+def _padded(count: int, multiple: int) -> Tensor:
+    """Rows of `count` samples, some of them again, up to a multiple."""
+    return torch.arange(-(-count // multiple) * multiple) % count
 
 
 def _labels(y: np.ndarray) -> tuple[list[Label], str]:

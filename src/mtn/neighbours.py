@@ -56,9 +56,9 @@ class Retrieval:
     similarity: Tensor  # N,K
     full: bool  # every query has all its k neighbours
 
-    def first(self, count: int) -> "Retrieval":
-        """Of the first queries only."""
-        return replace(self, index=self.index[:count], similarity=self.similarity[:count])
+    def of(self, queries: Tensor | slice) -> "Retrieval":
+        """Of some of the queries, in their order."""
+        return replace(self, index=self.index[queries], similarity=self.similarity[queries])
 
     def __getitem__(self, rows: Tensor | slice) -> Neighbours:
         index = self.index[rows]

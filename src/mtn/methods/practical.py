@@ -106,8 +106,13 @@ class Network(MTN):
         self.taught = torch.bincount(task.train.y, minlength=task.seen).bool().to(self.taught.device)
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        raw = torch.where(self.taught[:, None], self.raw, self.raw.detach())  # the others stay
-        return super().scores(x, neighbours) + self.log_scale.exp() * x @ unit_rows(raw).T
+        rows = unit_rows(torch.where(self.taught[:, None], self.raw, self.raw.detach())) if self.training else self.raw
+        return super().scores(x, neighbours) + self.log_scale.exp() * x @ rows.T
+
+    @torch.no_grad()
+    def end_task(self, task: Task, memory: Memory) -> None:
+        """At rest rows have length 1, which a query need not wait for."""
+        self.raw[self.taught] = unit_rows(self.raw[self.taught])
 
 
 class Practical(Method):
@@ -193,6 +198,7 @@ class Practical(Method):
 
     @torch.no_grad()
     def end_task(self, task: Task, memory: Memory) -> None:
+        self.network.end_task(task, memory)
         self._placed = None
         held = self.held_out(task, memory)
         if not held.any():
