@@ -148,8 +148,10 @@ def test_an_interrupted_run_says_how_to_go_on(call, clusters: Path, monkeypatch:
 
 
 def test_the_module_is_the_command(clusters: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "mtn", "--version"], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-X", "importtime", "-m", "mtn", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"mtn {__version__}\n"
+    assert " torch\n" in done.stderr and " sklearn\n" not in done.stderr  # slow to import: not before it is needed
 
 
 def test_every_key_of_the_interface_exists() -> None:

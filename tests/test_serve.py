@@ -228,7 +228,7 @@ def processes(parent: int) -> list[int]:
 def test_a_lesson_whose_process_dies_is_learned_all_the_same(service: Service) -> None:
     (nurse,) = processes(service.process.pid)
     job = service.learn(TRAIN[LABELS == "class 09"], ["the tenth"] * 30).json()["job"]
-    service.until(lambda: processes(nurse), 10)
+    service.until(lambda: processes(nurse))
     os.kill(processes(nurse)[0], signal.SIGKILL)
     assert service.finish(job)["state"] == "done" and service.known()["the tenth"] == 30
 
@@ -278,7 +278,7 @@ def survive(folder: Path, kills: int, rng: random.Random) -> int:
             killer.join()
     with Service(folder) as service:
         send(service)
-        service.until(lambda: service.client.get("/model").json()["waiting"] == 0, 60)
+        service.until(lambda: service.client.get("/model").json()["waiting"] == 0)
     classifier = MTNClassifier.load(folder)
     expected = [f"{job}-{place}" for job, rows in zip(jobs, sent, strict=False) for place in range(len(rows))]
     assert sorted(one.id for one in classifier.memory_ if isinstance(one.id, str)) == sorted(expected)

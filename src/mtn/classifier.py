@@ -45,7 +45,6 @@ HELD_OUT, FEWEST = 1000, 100
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 """What is usual before any sample has shown it."""
 
-OWN_PARAMETERS = ("method.name", "memory.total", "method.k", "seed", "device")
 PLACE = ("memory.store", "memory.uri")
 KINDS = {"U": "str", "i": "int", "u": "int", "b": "bool", "f": "float"}
 
@@ -218,15 +217,15 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):
     def _configuration(self) -> config.Config:
         settings = dict(self.settings or {})
         for key in settings:
-            if key.startswith(("stream.", "images.")) or key in OWN_PARAMETERS:
+            if key.startswith(("stream.", "images.")) or key in config.PARAMETERS:
                 raise InputError(f"settings: {key!r} is not for here: a stream has no place in a classifier, and "
-                                 f"{', '.join(OWN_PARAMETERS)} are parameters of their own")  # fmt: skip
+                                 f"{', '.join(config.PARAMETERS)} are parameters of their own")  # fmt: skip
         if not 0 <= self.false_alarms < 1:
             raise InputError(f"false_alarms must be at least 0 and below 1, got {self.false_alarms!r}")
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31)
-        own = dict(zip(OWN_PARAMETERS, (self.method, self.memory, self.k, int(seed), self.device), strict=True))
+        own = dict(zip(config.PARAMETERS, (self.method, self.memory, self.k, int(seed), self.device), strict=True))
         return config.classifier(own | settings)
 
     def _take(self, X: np.ndarray, names: list[Label], ids: Any, thumbnails: Any) -> None:

@@ -7,22 +7,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
 
+import mtn  # mtn.MTNClassifier: scikit-learn is slow to load, and only commands on a model need it
 from mtn import config, encoders, evidence, export, inputs, ranks, store
 from mtn import extract as extraction
-from mtn.classifier import OWN_PARAMETERS, Label, MTNClassifier
 from mtn.datasets import sources
 from mtn.encoders import simclr
 from mtn.encoders.base import PLURAL
 from mtn.errors import InputError
 from mtn.progress import bar
 
-PARAMETERS = dict(zip(OWN_PARAMETERS, ("method", "memory", "k", "random_state", "device"), strict=True))
+if TYPE_CHECKING:
+    from mtn.classifier import Label
+
 FIGURES = (".png", ".svg")
 SHOWN = 20
 """Lines about things left out: a file has them all."""
@@ -58,7 +60,7 @@ def learn(
     with changing(model):
         if (model / "model.json").exists():
             _refuse_options(model, {"--method": method, "--memory": memory, "--set": set_})
-            classifier = MTNClassifier.load(model, encoder)
+            classifier = mtn.MTNClassifier.load(model, encoder)
         else:
             classifier = _new(method, memory, set_, encoder)
         with bar(Console(stderr=True)) as say:
@@ -145,7 +147,7 @@ def predict(
     encoder: Encoder = None,
 ) -> None:
     """Answer: the label of each input, its probability, and how little the input is like anything known."""
-    classifier = MTNClassifier.load(model, encoder)
+    classifier = mtn.MTNClassifier.load(model, encoder)
     found = _ask(classifier, asked)
     answers = classifier.predict(found.x, None if unknown is None else _unknown(classifier, unknown)).tolist()
     probability, novelty = classifier.predict_proba(found.x).max(1), classifier.novelty(found.x)
@@ -169,7 +171,7 @@ def explain(
     """Show what answers rest on: the remembered neighbours, their similarity before and after the transformer."""
     if out is not None and out.suffix.lower() not in FIGURES:
         raise InputError(f"--out must end in {' or '.join(FIGURES)}, got {str(out)!r}")
-    classifier = MTNClassifier.load(model, encoder)
+    classifier = mtn.MTNClassifier.load(model, encoder)
     found = _ask(classifier, asked)
     if out is not None and len(found) > DRAWN:
         raise InputError(f"--out takes at most {DRAWN} inputs, got {len(found)}")
@@ -193,7 +195,7 @@ def explain(
 def forget(model: Model, label: Annotated[str, typer.Argument(metavar="CLASS")]) -> None:
     """Drop a class for good: its exemplars, its rows in the weights, its name."""
     with changing(model, there=True):
-        classifier = MTNClassifier.load(model)
+        classifier = mtn.MTNClassifier.load(model)
         classifier.forget(classifier._typed(label)).save(model)
     typer.echo(f"{model}: {label!r} is forgotten, {len(classifier.classes_)} classes are left")
 
@@ -203,7 +205,7 @@ def rename(
 ) -> None:
     """Give a class another name."""
     with changing(model, there=True):
-        classifier = MTNClassifier.load(model)
+        classifier = mtn.MTNClassifier.load(model)
         classifier.rename(classifier._typed(old), classifier._typed(new)).save(model)
     typer.echo(f"{model}: {old!r} is now {new!r}")
 
@@ -214,7 +216,7 @@ def move(
 ) -> None:
     """Move what a model remembers into Milvus, from one Milvus to another, or back into the model's folder: `exact`."""
     with changing(model, there=True):
-        classifier = MTNClassifier.load(model)
+        classifier = mtn.MTNClassifier.load(model)
         classifier.move_memory(None if uri == "exact" else uri).save(model)
     there = classifier._collection()
     typer.echo(f"{model}: {len(classifier.memory_)} exemplars are now in {there or 'its folder'}")
@@ -222,7 +224,7 @@ def move(
 
 def info(model: Model, as_json: AsJson = False) -> None:
     """Say what a model knows, what it keeps, and how well it did so far."""
-    classifier = MTNClassifier.load(model)
+    classifier = mtn.MTNClassifier.load(model)
     if not classifier.__sklearn_is_fitted__():
         raise InputError(f"{model} has been taught nothing yet{_made(classifier.source_)}: mtn learn {model} DATA")
     facts = about(classifier)
@@ -253,7 +255,7 @@ def export_(
     """Write the network as ONNX: query, neighbours, labels, mask -> scores in the order of the classes."""
     if file.suffix.lower() != ".onnx":
         raise InputError(f"FILE must end in .onnx, got {str(file)!r}")
-    apart = export.onnx(MTNClassifier.load(model), file)
+    apart = export.onnx(mtn.MTNClassifier.load(model), file)
     checked = "not checked: onnxruntime is not there" if apart is None else f"within {apart:.0e} of torch's scores"
     typer.echo(f"{file}: {checked}")
 
@@ -309,7 +311,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
-def about(classifier: MTNClassifier) -> dict[str, Any]:
+def about(classifier: "mtn.MTNClassifier") -> dict[str, Any]:
     """What `mtn info` tells, as plain values."""
     learner, there = classifier._learner, classifier._collection()
     budget, counts = learner.config.memory, torch.bincount(learner.memory.y, minlength=len(classifier._names)).tolist()
@@ -346,11 +348,11 @@ def changing(model: Path, there: bool = False) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _new(method: str | None, memory: int | None, set_: Sequence[str], encoder: str | None) -> MTNClassifier:
+def _new(method: str | None, memory: int | None, set_: Sequence[str], encoder: str | None) -> "mtn.MTNClassifier":
     settings = dict(config.assignment(text) for text in set_)
-    own = {PARAMETERS[key]: settings.pop(key) for key in OWN_PARAMETERS if key in settings}
+    own = {name: settings.pop(key) for key, name in config.PARAMETERS.items() if key in settings}
     own |= {name: value for name, value in (("method", method), ("memory", memory)) if value is not None}
-    return MTNClassifier(**own, settings=settings or None, encoder=encoder)
+    return mtn.MTNClassifier(**own, settings=settings or None, encoder=encoder)
 
 
 def _refuse_options(model: Path, options: dict[str, Any]) -> None:
@@ -359,7 +361,7 @@ def _refuse_options(model: Path, options: dict[str, Any]) -> None:
         raise InputError(f"{given[0]} is for a new model: {model} exists, and stays as it was made")
 
 
-def _ask(classifier: MTNClassifier, asked: Sequence[str]) -> inputs.Inputs:
+def _ask(classifier: "mtn.MTNClassifier", asked: Sequence[str]) -> inputs.Inputs:
     if not classifier.__sklearn_is_fitted__():
         raise InputError("the model has been taught nothing yet: mtn learn MODEL DATA")
     with bar(Console(stderr=True)) as say:
@@ -368,7 +370,7 @@ def _ask(classifier: MTNClassifier, asked: Sequence[str]) -> inputs.Inputs:
     return found
 
 
-def _unknown(classifier: MTNClassifier, text: str) -> Label:
+def _unknown(classifier: "mtn.MTNClassifier", text: str) -> "Label":
     """Of the labels' type if it can be, so that answers have one type."""
     try:
         return classifier._typed(text)

@@ -195,6 +195,16 @@ def assignment(text: str) -> tuple[str, Any]:
     return key.strip(), _value(value.strip())
 
 
+PARAMETERS = {
+    "method.name": "method",
+    "memory.total": "memory",
+    "method.k": "k",
+    "seed": "random_state",
+    "device": "device",
+}
+"""Keys of a recipe that are parameters of MTNClassifier in their own right, and their names there."""
+
+
 def classifier(changes: Mapping[str, Any]) -> Config:
     """What MTNClassifier learns by: its method's own recipe, else the defaults, with dotted keys changed."""
     name = changes["method.name"]

@@ -4,7 +4,7 @@ import copy
 import json
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,9 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtn import checkpoint
-from mtn.classifier import MTNClassifier
 from mtn.errors import InputError
 from mtn.neighbours import Neighbours
+
+if TYPE_CHECKING:
+    from mtn.classifier import MTNClassifier
 
 OPSET = 18
 INPUTS = ("query", "neighbours", "labels", "mask")
@@ -27,7 +29,7 @@ class Network(nn.Module):
     Scores B,C in the order of `classes_`. Vectors of any length. Of a method without neighbours: the query alone.
     """
 
-    def __init__(self, classifier: MTNClassifier) -> None:
+    def __init__(self, classifier: "MTNClassifier") -> None:
         super().__init__()
         self.method = copy.deepcopy(classifier._learner.method).cpu()
         self.places = classifier._columns()
@@ -45,7 +47,7 @@ class Network(nn.Module):
         return self.method.scores(query, found)[:, self.places] + 0 * labels[:, :1]
 
 
-def onnx(classifier: MTNClassifier, path: Path) -> float | None:
+def onnx(classifier: "MTNClassifier", path: Path) -> float | None:
     """Write the file; the largest difference between onnxruntime's scores and torch's, None without onnxruntime."""
     try:
         import onnx
@@ -86,7 +88,7 @@ def onnx(classifier: MTNClassifier, path: Path) -> float | None:
     return apart[0]
 
 
-def _example(classifier: MTNClassifier, batch: int) -> tuple[Tensor, ...]:
+def _example(classifier: "MTNClassifier", batch: int) -> tuple[Tensor, ...]:
     """Random, one neighbour of it missing."""
     learner, width = classifier._learner, classifier.n_features_in_
     generator, k = torch.Generator().manual_seed(batch), classifier._learner.config.method.k
@@ -98,7 +100,7 @@ def _example(classifier: MTNClassifier, batch: int) -> tuple[Tensor, ...]:
     return query, torch.randn(batch, k, width, generator=generator), labels, mask
 
 
-def _facts(classifier: MTNClassifier) -> dict[str, str]:
+def _facts(classifier: "MTNClassifier") -> dict[str, str]:
     facts: dict[str, Any] = {
         "classes": classifier.classes_.tolist(),
         "temperature": classifier.temperature_,

@@ -13,7 +13,6 @@ would otherwise turn negative where features lie closer together than the margin
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from mtn import losses
@@ -78,6 +77,8 @@ class PODNet(Method):
 
 def _cluster(task: Task, seed: int) -> list[Tensor]:
     """K centres of each new class; a class with fewer distinct samples repeats them."""
+    from sklearn.cluster import KMeans  # slow to import, and nobody else's
+
     centres = []
     for label in range(task.old, task.seen):
         x = task.train.x((task.train.y == label).nonzero().squeeze(1))
