@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ def find(config: Config, folder: Path, pictures: Pictures | None = None) -> Exam
     return Examples(
         [names[label] for label in test.y[rows].tolist()],
         [names[label] for label in voted[rows].tolist()],
-        _evidence(learner.method, test.select(rows), _of(found, rows), learner.memory.id, names),
+        _evidence(learner.method, test.select(rows), found.of(rows), learner.memory.id, names),
         test.id[rows].tolist(),
         pictures or of_data(config.stream.paths[0], data),
         int(gained.sum()),
@@ -81,11 +81,6 @@ def _one_a_class(rows: Tensor, y: Tensor) -> Tensor:
     drawn = rows[torch.randperm(len(rows), generator=generator("qualitative"))].tolist()
     first = {int(y[row]): row for row in reversed(drawn)}
     return torch.tensor([row for row in drawn if first[int(y[row])] == row][:SHOWN], dtype=torch.long)
-
-
-def _of(found: Retrieval, rows: Tensor) -> Retrieval:
-    """Of some queries only."""
-    return replace(found, index=found.index[rows], similarity=found.similarity[rows])
 
 
 @torch.no_grad()
