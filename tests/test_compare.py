@@ -1,12 +1,16 @@
 """Several methods, seeds and class orders: in one process or two, with a cell that fails, with cells already done."""
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from mtn import checkpoint
 from mtn.compare import MARK, cell, compare
 from mtn.config import Config, recipe
 from mtn.errors import InputError
@@ -51,6 +55,47 @@ def test_finished_cells_are_not_repeated(config: Config, tmp_path: Path) -> None
     again = compare(config, ["er", "ncm"], [0], tmp_path, jobs=1)
     assert again[0] == first and again[1]["method"] == "ncm"
     assert state.stat().st_mtime_ns == written
+
+
+COMPARE = """
+import sys
+from pathlib import Path
+from mtn.compare import compare
+from mtn.config import Config
+compare(Config.model_validate_json(Path(sys.argv[1]).read_text()), ["er", "lwf"], [0], Path(sys.argv[2]), jobs=2)
+"""
+
+
+def is_at_work(folder: Path) -> bool:
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        with checkpoint.lock(folder):
+            return False
+    except InputError:
+        return True
+
+
+def test_a_killed_comparison_leaves_nobody_at_work_in_its_folders(config: Config, tmp_path: Path) -> None:
+    endless = config.replace(train={"min_steps": 10**7})
+    (tmp_path / "config.json").write_text(endless.model_dump_json())
+    command = [sys.executable, "-c", COMPARE, str(tmp_path / "config.json"), str(tmp_path / "out")]
+    process = subprocess.Popen(command)
+    folders = [tmp_path / "out" / name for name in ("er-seed0", "lwf-seed0")]
+
+    def wait(until: Callable[[], bool]) -> None:
+        end = time.monotonic() + 120
+        while not until():
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+    try:
+        wait(lambda: process.poll() is not None or all(map(is_at_work, folders)))
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    wait(lambda: not any(map(is_at_work, folders)))
 
 
 def test_every_order_with_every_seed_each_in_a_folder_that_says_so(config: Config, tmp_path: Path) -> None:

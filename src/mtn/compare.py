@@ -112,6 +112,15 @@ def _start_worker(queue: Any, threads: int) -> None:
     _queue = queue
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(threads)
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+
+
+def _stop_with_parent() -> None:
+    """A command that was killed leaves nobody at work in its folders: started again, it needs them."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _work(config: Config, folder: Path) -> Answer:
