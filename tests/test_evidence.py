@@ -84,3 +84,19 @@ def test_the_figure_has_a_row_a_query_and_marks_the_predicted_class(taught: MTNC
     assert named == [evidence.wrapped(near.label) for one in found for near in one.neighbours]
     plain.savefig(tmp_path / "plain.png")
     assert (tmp_path / "plain.png").stat().st_size > 1000
+
+
+def test_sentences_stand_where_images_would_and_names_are_no_formulas(tmp_path: Path) -> None:
+    price, long = "$5 to $10", "a sentence of a great many words " * 20
+    near = [evidence.Neighbour(0, price, 0.9, 0.8, 0.1), evidence.Neighbour(1, "$x^{$", 0.5, 0.4, 0.1)]
+    figure = evidence.plot([evidence.Evidence(price, 0.9, 0.1, near)], {0: "from $5", 1: long}, ["is it $6 or $7"])
+    figure.savefig(tmp_path / "figure.png")  # what is no formula cannot fail to be one
+    query, first, second = (axes.texts[0].get_text() for axes in figure.axes[:3])
+    assert (query, first) == ("is it $6 or $7", "from $5")
+    lines = second.splitlines()
+    assert len(lines) == evidence.LINES and max(map(len, lines)) <= evidence.LINE and lines[-1].endswith(" …")
+    assert figure.axes[1].get_title() == f"✓ {price}"
+    figure.draw_without_rendering()
+    for axes in figure.axes[:3]:
+        inside, box = axes.texts[0].get_window_extent(), axes.get_window_extent()
+        assert box.x0 <= inside.x0 and inside.x1 <= box.x1 and box.y0 <= inside.y0 and inside.y1 <= box.y1

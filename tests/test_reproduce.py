@@ -18,9 +18,10 @@ import pytest
 from PIL import Image
 
 from conftest import cluster_arrays
-from mtn import config, figures, grid, log, qualitative, report
+from mtn import config, datasets, figures, grid, log, page, qualitative, report
 from mtn import reproduce as reproduction
 from mtn.errors import InputError
+from mtn.evidence import Evidence, Neighbour
 from mtn.run import Run, run
 from test_cli import call  # noqa: F401 (a fixture)
 
@@ -240,9 +241,9 @@ def test_examples_are_wrong_for_the_vote_and_right_for_mtn(whole: Path, data: Pa
     for number, truth, voted, one in zip(found.ids, found.truth, found.voted, found.evidence, strict=True):
         assert names[y[number - first]] == truth == one.prediction != voted
         assert truth in [near.label for near in one.neighbours] and len(one.neighbours) == 5
-        assert (found.pictures(number) == y[number - first] * 12).all()  # the picture is of that very sample
+        assert (found.looks(number) == y[number - first] * 12).all()  # the picture is of that very sample
         for near in one.neighbours:
-            assert names[int(found.pictures(near.id)[0, 0]) // 12] == near.label
+            assert names[int(found.looks(near.id)[0, 0]) // 12] == near.label
     # counted again, from the accuracies that the two runs reported
     mtn = json.loads((folder / "result.json").read_text())["last_accuracy"]
     knn = next(
@@ -251,6 +252,46 @@ def test_examples_are_wrong_for_the_vote_and_right_for_mtn(whole: Path, data: Pa
         if (result := json.loads(path.read_text()))["config"]["stream"] == run.stream.model_dump()
     )
     assert found.gained - found.lost == pytest.approx((mtn - knn) / 100 * found.asked)
+
+
+def test_sentences_are_shown_as_they_were_given(tmp_path: Path) -> None:
+    said = [
+        (f"{word} {number} to {split}", word, split) for split in ("train", "test") for word in "abc" for number in "12"
+    ]
+    with (tmp_path / "said.csv").open("w") as file:
+        csv.writer(file).writerows([("text", "label", "split"), *said])
+    source = reproduction.encoded(str(tmp_path / "said.csv"), "hashing", tmp_path)
+    loaded = datasets.load(source.vectors)
+    assert source.looks is not None and source.images is None
+    for part, split in ((loaded.train, "train"), (loaded.test, "test")):
+        shown = {
+            (source.looks(int(one)), loaded.names[label], split) for one, label in zip(part.id, part.y, strict=True)
+        }
+        assert shown == {one for one in said if one[2] == split}
+    near = [Neighbour(loaded.train.id[0].item(), "a", 0.9, 0.8, 0.1)]
+    asked = loaded.test.id[:1].tolist()
+    examples = qualitative.Examples(["a"], ["b"], [Evidence("a", 0.9, 0.1, near)], asked, source.looks, 1, 0, 6)
+    section = page.examples_section(examples, [], "mtn reproduce")
+    assert section.tables[0].rows[0][0] == (source.looks(asked[0]), 0)
+    assert [axes.texts[0].get_text() for axes in section.figure.axes[:2]] == [
+        source.looks(asked[0]),
+        source.looks(near[0].id),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("missing", "shape", "kind"), [(1, (8, 8), np.uint8), (0, (8, 8), np.float32), (0, (8, 8, 4), np.uint8)]
+)
+def test_arrays_that_are_no_images_are_not_shown(
+    missing: int, shape: tuple[int, ...], kind: type, tmp_path: Path
+) -> None:
+    """A file may hold anything beside its vectors; a grid that ran for hours should not fail over it at its end."""
+    arrays = cluster_arrays()
+    odd = np.zeros((len(arrays["y_test"]) - missing, *shape), kind)
+    np.savez(tmp_path / "odd.npz", **arrays, images_test=odd)
+    loaded = datasets.load(str(tmp_path / "odd.npz"))
+    looks = qualitative.of_data(str(tmp_path / "odd.npz"), loaded)
+    assert {looks(number) for number in (*loaded.test.id.tolist(), loaded.train.id[0].item())} == {None}
 
 
 def test_labels_are_moved_apart_as_little_as_it_takes() -> None:

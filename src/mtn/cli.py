@@ -113,7 +113,7 @@ def reproduce(
         source = reproduction.encoded(data, encoder, folder, say)
         setting = grid.setting(source.vectors, numbers, fast, source.images, say)
         command = lambda name: shlex.join(["mtn", "reproduce", name, *words])  # noqa: E731
-        report_on = reproduction.Report(folder, command, source.pictures)
+        report_on = reproduction.Report(folder, command, source.looks)
         targets = list(grid.TARGETS) if target == "all" else [target]
         options: dict[str, Any] = {"limit": 60 * limit, "also": also, "jobs": jobs}
         page = reproduction.reproduce(setting, targets, report_on, say=say, tell=_print, **options)

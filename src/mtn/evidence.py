@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,6 +17,11 @@ BEFORE, AFTER, ATTENTION = COLOURS[5], COLOURS[0], COLOURS[4]
 SAME, OTHER = COLOURS[2], "#666666"
 WIDE = 14
 """Characters of a label in a line."""
+LINE, LINES = 17, 7
+"""Characters of a sentence in a line, and lines of it."""
+
+Look = np.ndarray | str
+"""What is shown of a sample: H,W or H,W,3 of uint8, or its sentence."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +45,16 @@ class Evidence:
     neighbours: list[Neighbour]
 
 
+@mpl.rc_context({"text.parse_math": False})  # a class may be called "$5 to $10"
 def plot(
     evidence: Sequence[Evidence],
-    images: Mapping[Any, np.ndarray] | None = None,
-    query_images: Sequence[np.ndarray] | None = None,
+    images: Mapping[Any, Look] | None = None,
+    query_images: Sequence[Look] | None = None,
     notes: Sequence[str] | None = None,
 ) -> Figure:
     """One row a query: its image, then its neighbours with their images (by id), labels and similarities.
+
+    A sentence stands where an image would.
 
     Under an answer stand its probability and novelty, or a note of the caller's.
     """
@@ -98,12 +107,13 @@ def _answer(axes: Axes, one: Evidence, note: str) -> None:
     axes.text(0.5, below, note, ha="center", va="top", fontsize=8, linespacing=1.5)
 
 
-def _picture(axes: Axes, image: np.ndarray | None, colour: str | None) -> None:
-    axes.set(xticks=[], yticks=[])
-    if image is not None:
+def _picture(axes: Axes, image: Look | None, colour: str | None) -> None:
+    axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(0, 1))
+    if isinstance(image, str):
+        sentence = textwrap.fill(image, LINE, max_lines=LINES, placeholder=" …")
+        axes.text(0.5, 0.5, sentence, ha="center", va="center", fontsize=7.5, clip_on=True)
+    elif image is not None:
         axes.imshow(image, cmap="gray", vmin=0, vmax=255)
-    else:
-        axes.set(xlim=(0, 1), ylim=(0, 1))
     for side in axes.spines.values():
         side.set(visible=image is not None, color=colour or "black", linewidth=2.0 if colour == SAME else 1.0)
 

@@ -173,11 +173,11 @@ def _rows(axes: Axes) -> None:
 def examples(found: Examples) -> Figure:
     """The paper's qualitative figure, k-NN's answer under MTN's."""
     near = {one.id for answer in found.evidence for one in answer.neighbours}
-    known = {number: found.pictures(number) for number in near | set(found.ids)}
-    images = {number: image for number, image in known.items() if image is not None}
-    queries = [images[number] for number in found.ids] if set(found.ids) <= images.keys() else None
+    known = {number: found.looks(number) for number in near | set(found.ids)}
+    seen = {number: look for number, look in known.items() if look is not None}
+    queries = [seen[number] for number in found.ids] if set(found.ids) <= seen.keys() else None
     notes = [f"MTN: right\nk-NN: {evidence.wrapped(one)}" for one in found.voted]
-    return evidence.plot(found.evidence, images, queries, notes) if found.evidence else _nothing()
+    return evidence.plot(found.evidence, seen, queries, notes) if found.evidence else _nothing()
 
 
 DRAW: dict[str, Callable[[Sequence[Measured], str], Figure]] = {

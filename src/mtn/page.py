@@ -5,6 +5,7 @@ import csv
 import html
 import io
 import string
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -64,7 +65,9 @@ def examples_section(found: Examples, measured: Sequence[Measured], command: str
     drawn: Rows = [["query", "class", "knn", "mtn", "rank", "exemplar", "label", "before", "after", "attention"]]
     for number, truth, voted, one in zip(found.ids, found.truth, found.voted, found.evidence, strict=True):
         near = "; ".join(f"{n.label} {n.before:.2f} → {n.after:.2f}" for n in one.neighbours)
-        rows.append([(text, 0) for text in (str(number), truth, voted, near)])
+        look = found.looks(number)
+        query = textwrap.shorten(look, 200, placeholder=" …") if isinstance(look, str) else str(number)
+        rows.append([(text, 0) for text in (query, truth, voted, near)])
         for rank, n in enumerate(one.neighbours, 1):
             drawn.append([number, truth, voted, one.prediction, rank, n.id, n.label, n.before, n.after, n.attention])
     note = (

@@ -13,7 +13,7 @@ from mtn import datasets
 from mtn.config import Config
 from mtn.datasets import arrays, shards
 from mtn.datasets.listing import Listing
-from mtn.evidence import Evidence, Neighbour
+from mtn.evidence import Evidence, Look, Neighbour
 from mtn.images import Unreadable, thumbnail
 from mtn.lesson import generator, scores
 from mtn.methods.base import Method
@@ -27,8 +27,8 @@ from mtn.stream import split
 SHOWN, NEAREST = 5, 5
 """Queries, and exemplars of each, as in the paper's figure."""
 
-Pictures = Callable[[int], np.ndarray | None]
-"""What the sample of an id looks like."""
+Looks = Callable[[int], Look | None]
+"""What there is to see of the sample of an id."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Examples:
     voted: list[str]  # k-NN's answers
     evidence: list[Evidence]  # MTN's, with the nearest exemplars
     ids: list[int]
-    pictures: Pictures
+    looks: Looks
     gained: int  # queries MTN alone gets right
     lost: int  # queries k-NN alone gets right
     asked: int
 
 
-def find(config: Config, folder: Path, pictures: Pictures | None = None) -> Examples:
+def find(config: Config, folder: Path, looks: Looks | None = None) -> Examples:
     """Drawn at random, one a class, among those with an exemplar of the right class within the nearest five."""
     data = datasets.of(config)
     tasks = split(data, config.stream)
@@ -64,7 +64,7 @@ def find(config: Config, folder: Path, pictures: Pictures | None = None) -> Exam
         [names[label] for label in voted[rows].tolist()],
         _evidence(learner.method, test.select(rows), found.of(rows), learner.memory.id, names),
         test.id[rows].tolist(),
-        pictures or of_data(config.stream.paths[0], data),
+        looks or of_data(config.stream.paths[0], data),
         int(gained.sum()),
         int(lost.sum()),
         len(test),
@@ -106,33 +106,41 @@ def _evidence(method: Method, samples: Samples, found: Retrieval, ids: Tensor, n
     return [Evidence(names[int(a)], float(p), math.nan, n) for a, p, n in zip(answers, probability, near, strict=True)]
 
 
-def of_data(name: str, data: Data) -> Pictures:
+def of_data(name: str, data: Data) -> Looks:
     """Images that lie beside vectors as images_train, images_val, images_test; ids count through the splits."""
     path = datasets.DATASETS[name](silent) if name in datasets.DATASETS else Path(name).expanduser()
     if shards.is_store(path):
         return lambda number: None
-    there = arrays.read(path, ["images_train", "images_val", "images_test"])
-    sizes = {"train": len(data.train), "val": 0 if data.validation is None else len(data.validation)}
+    splits = {"train": data.train, "val": data.validation, "test": data.test}
+    sizes = {part: 0 if own is None else len(own) for part, own in splits.items()}
+    there = arrays.read(path, [f"images_{part}" for part in sizes])
 
-    def picture(number: int) -> np.ndarray | None:
-        for part, size in (*sizes.items(), ("test", math.inf)):
+    def look(number: int) -> Look | None:
+        for part, size in sizes.items():
             if number < size:
-                return there[f"images_{part}"][number] if f"images_{part}" in there else None
-            number -= int(size)
+                images = there.get(f"images_{part}")
+                return images[number] if images is not None and _can_be_seen(images, size) else None
+            number -= size
         return None
 
-    return picture
+    return look
 
 
-def of_listing(listing: Listing, store: Path) -> Pictures:
-    """Images as they were given to the encoder; ids are rows of the store."""
+def _can_be_seen(images: np.ndarray, count: int) -> bool:
+    """A file may hold anything under that name."""
+    grey, colour = images.ndim == 3, images.ndim == 4 and images.shape[3] == 3
+    return (grey or colour) and len(images) == count and images.dtype == np.uint8
+
+
+def of_listing(listing: Listing, store: Path) -> Looks:
+    """Images or sentences as they were given to the encoder; ids are rows of the store."""
     places, ids = dict(zip(listing.ids, listing.places, strict=True)), shards.load(store).ids
 
-    def picture(number: int) -> np.ndarray | None:
+    def look(number: int) -> Look | None:
         try:
             loaded = places[str(ids[number])].load()
         except Unreadable:
             return None
-        return None if isinstance(loaded, str) else thumbnail(loaded)
+        return loaded if isinstance(loaded, str) else thumbnail(loaded)
 
-    return picture
+    return look

@@ -194,7 +194,7 @@ def curve(results: Sequence[Result]) -> Figure:
     label_ends(axes, ends)
     axes.set_xlabel("classes seen")
     axes.set_ylabel("accuracy over seen classes (%)")
-    axes.set_title(headline(results), fontsize=10, loc="left")
+    axes.set_title(headline(results), fontsize=10, loc="left", parse_math=False)
     plain(axes)
     return figure
 

@@ -41,7 +41,7 @@ class Report:
 
     out: Path
     command: Callable[[str], str]  # target -> what makes it
-    pictures: qualitative.Pictures | None = None  # of data that have some beside the vectors; unset: looked for
+    looks: qualitative.Looks | None = None  # of the samples; unset: images that lie beside the vectors
 
 
 def reproduce(
@@ -95,7 +95,7 @@ class Source(NamedTuple):
 
     vectors: str  # as stream.data takes them
     images: str | None = None  # what they were made of, if features can be learned from it
-    pictures: qualitative.Pictures | None = None  # to show, where the data do not tell themselves
+    looks: qualitative.Looks | None = None  # of the samples, where the vectors' own file does not tell
 
 
 def encoded(data: str, encoder: str | None, out: Path, say: Progress = silent) -> Source:
@@ -133,7 +133,7 @@ def _report_ready(waiting: dict[str, list[Point]], cells: "Cells", report: Repor
 def _section(name: str, measured: list[Measured], cells: "Cells", report: Report) -> page.Section:
     if name == "qualitative" and measured[0].results:
         (run,) = measured[0].point.runs
-        found = qualitative.find(run, cells.folder(run), report.pictures)
+        found = qualitative.find(run, cells.folder(run), report.looks)
         return page.examples_section(found, measured, report.command(name))
     return page.measured_section(name, measured, report.command(name))
 
