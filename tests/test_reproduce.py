@@ -375,6 +375,7 @@ def test_the_command_encodes_images_first_and_says_how_to_make_it_again(call, tm
     code, out, err = call("reproduce", "rank", *common, "--limit", "0")
     assert code == 0, err
     assert (tmp_path / "out/features/manifest.json").is_file() and "out/index.html" in out
+    assert "<h1>Memory Transformer Network on pictures (glyph)</h1>" in (tmp_path / "out/index.html").read_text()
     command = "mtn reproduce rank --data pictures --encoder glyph --seeds 0 --out out --limit 0 --fast"
     assert command in (tmp_path / "out/rank/table.md").read_text()
     code, out, _ = call("reproduce", "rank", *common, "--limit", "0", "--also", "rank/*")

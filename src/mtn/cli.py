@@ -113,7 +113,8 @@ def reproduce(
         source = reproduction.encoded(data, encoder, folder, say)
         setting = grid.setting(source.vectors, numbers, fast, source.images, say)
         command = lambda name: shlex.join(["mtn", "reproduce", name, *words])  # noqa: E731
-        report_on = reproduction.Report(folder, command, source.looks)
+        called = f"{Path(data).name} ({encoder})" if encoder else None
+        report_on = reproduction.Report(folder, command, source.looks, called)
         targets = list(grid.TARGETS) if target == "all" else [target]
         options: dict[str, Any] = {"limit": 60 * limit, "also": also, "jobs": jobs}
         page = reproduction.reproduce(setting, targets, report_on, say=say, tell=_print, **options)

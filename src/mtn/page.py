@@ -35,6 +35,7 @@ class Table:
     title: str
     header: list[str]
     rows: list[list[tuple[str, int]]]
+    words: bool = False  # in its cells, rather than numbers
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def examples_section(found: Examples, measured: Sequence[Measured], command: str
         f"{found.lost:,}. Shown are queries of the first kind, drawn at random, one a class, among those with an "
         "exemplar of the right class within the nearest five; ✓ marks that class."
     )
-    figure, table = figures.examples(found), Table("", header, rows)
+    figure, table = figures.examples(found), Table("", header, rows, words=True)
     return Section("qualitative", [table], figure, _aggregated(measured), drawn, [note], command)
 
 
@@ -90,7 +91,7 @@ def write(section: Section, out: Path) -> None:
     checkpoint.write_text(folder / "section.html", _html(section, (folder / "figure.svg").read_bytes()))
 
 
-def index(out: Path, setting: Setting) -> Path:
+def index(out: Path, setting: Setting, data: str | None = None) -> Path:
     """The page: every section there is, in the paper's order."""
     there = {name: out / name / "section.html" for name in TARGETS}
     parts = {name: file.read_text("utf-8") for name, file in there.items() if file.exists()}
@@ -102,7 +103,7 @@ def index(out: Path, setting: Setting) -> Path:
     )
     fast = "Fast grid: a small transformer and few steps show that everything works. It reproduces nothing."
     filled = {
-        "data": html.escape(Path(stream.paths[0]).name),
+        "data": html.escape(data or Path(stream.paths[0]).name),
         "about": about + fast * setting.fast,
         "links": links,
         "sections": "\n".join(parts.values()),
@@ -246,7 +247,10 @@ def _markdown(section: Section) -> str:
     lines = [f"# {about.title}", "", about.about, ""]
     for table in section.tables:
         lines += [f"**{table.title}**", ""] if table.title else []
-        lines += [_line(name.replace("\n", ", ") for name in table.header), "|---|" + "---:|" * (len(table.header) - 1)]
+        lines += [
+            _line(name.replace("\n", ", ") for name in table.header),
+            "|---|" + ("---|" if table.words else "---:|") * (len(table.header) - 1),
+        ]
         lines += [_line(signs[place] + text + signs[place] for text, place in row) for row in table.rows]
         lines.append("")
     lines += ["![](figure.png)", "", f"    {section.command}", "", *(f"- {note}" for note in section.notes), "", LEGEND]
@@ -282,7 +286,8 @@ def _html(section: Section, svg: bytes) -> str:
 def _html_table(table: Table) -> str:
     head = "".join(f"<th>{html.escape(name).replace(chr(10), '<br>')}</th>" for name in table.header)
     body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in table.rows)
-    whole = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    kind = ' class="words"' * table.words
+    whole = f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     if len(table.rows) >= MANY:
         return f"<details><summary>{html.escape(table.title)}</summary>{whole}</details>"
     return (f"<h3>{html.escape(table.title)}</h3>" if table.title else "") + whole

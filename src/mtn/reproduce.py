@@ -42,6 +42,7 @@ class Report:
     out: Path
     command: Callable[[str], str]  # target -> what makes it
     looks: qualitative.Looks | None = None  # of the samples; unset: images that lie beside the vectors
+    data: str | None = None  # what the page calls them; unset: as the vectors
 
 
 def reproduce(
@@ -82,7 +83,7 @@ def reproduce(
     for line in cells.run(jobs, say):
         tell(line)
         _report_ready(waiting, cells, report, setting)
-    return page.index(report.out, setting)
+    return page.index(report.out, setting, report.data)
 
 
 def _fits(name: str, pattern: str) -> bool:
@@ -127,7 +128,7 @@ def _report_ready(waiting: dict[str, list[Point]], cells: "Cells", report: Repor
     for name in ready:
         measured = [cells.measured(point) for point in waiting.pop(name)]
         page.write(_section(name, measured, cells, report), report.out)
-        page.index(report.out, setting)
+        page.index(report.out, setting, report.data)
 
 
 def _section(name: str, measured: list[Measured], cells: "Cells", report: Report) -> page.Section:
