@@ -155,6 +155,20 @@ def test_interrupted_and_started_again_a_grid_repeats_no_finished_cell(
     assert make(setting, ["memory"], tmp_path / "out") == [] and len(begun) == len(points) + 1
 
 
+def test_the_time_left_is_shared_by_the_processes_and_learns_from_what_cells_took() -> None:
+    a, b, c, d = map(Path, "abcd")
+    clock = reproduction.TimeLeft({a: 10.0, b: 40.0, c: 10.0, d: 20.0}, 2, 100.0)  # a and b begin
+    # a took twice as long as expected: b needs 80 - 20, c 20, d 40 seconds
+    assert clock.done(a, 120.0) == pytest.approx((60 + 20 + 40) / 2)
+    # 40 of 20 expected: b needs 80 - 40 more, d 40; they end together
+    assert clock.done(c, 140.0) == pytest.approx(40)
+    # b took 80: d, which began at 140, needs 40 - 40
+    assert clock.done(b, 180.0) == pytest.approx(0)
+    assert clock.done(d, 181.0) == 0
+    lone = reproduction.TimeLeft({a: 10.0, b: 100.0}, 2, 0.0)
+    assert lone.done(a, 5.0) == pytest.approx(45)  # nobody can help with the last one
+
+
 def test_long_cells_are_left_out_unless_asked_for_and_stay_once_done(data: Path, tmp_path: Path) -> None:
     setting, out = brief(data, (0, 1)), tmp_path / "out"
     assert make(setting, ["neighbours"], out, limit=0.0) == []

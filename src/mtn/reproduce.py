@@ -1,5 +1,6 @@
 """The runs of a grid -> results -> a report. Every cell has a folder of its own; a finished one is never repeated."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -178,13 +179,12 @@ class Cells:
 
     def run(self, jobs: int, say: Progress) -> Iterator[str]:
         """Do what is left; a line about each cell when it is done."""
-        begun, of, spent = time.monotonic(), len(self.todo), 0.0
+        of, clock = len(self.todo), TimeLeft({one: self.expected[one] for one in self.todo}, jobs, time.monotonic())
         work = [(config, folder) for folder, config in self.todo.items()]
         say("whole grid", 0, of)
         for folder, answer in run_all(work, jobs, say):
             del self.todo[folder]
-            spent += self.expected[folder]
-            rest = sum(self.expected[one] for one in self.todo) * (time.monotonic() - begun) / spent
+            rest = clock.done(folder, time.monotonic())
             if isinstance(answer, InputError):
                 self.reasons[folder] = said = str(answer)
             else:
@@ -199,6 +199,24 @@ class Cells:
         results = [self.results[one] for one in folders if one in self.results]
         why = dict.fromkeys(self.reasons[one] for one in folders if one in self.reasons)
         return Measured(point, results, "; ".join(why))
+
+
+class TimeLeft:
+    """What cells took, against what they were expected to -> how long the rest takes. They begin in their order."""
+
+    def __init__(self, expected: dict[Path, float], jobs: int, now: float) -> None:
+        self.expected, self.jobs, self.waiting = expected, jobs, iter(list(expected))
+        self.begun = dict.fromkeys(itertools.islice(self.waiting, jobs), now)
+        self.took = self.should_have = 0.0
+
+    def done(self, cell: Path, now: float) -> float:
+        """Seconds until the last one: of what is left, a share a process, but no less than the longest takes."""
+        self.took += now - self.begun.pop(cell, now)
+        self.should_have += self.expected.pop(cell)
+        self.begun |= dict.fromkeys(itertools.islice(self.waiting, 1), now)
+        pace = self.took / self.should_have
+        rest = [max(0.0, pace * one - (now - self.begun.get(cell, now))) for cell, one in self.expected.items()]
+        return max(sum(rest) / self.jobs, max(rest, default=0.0))
 
 
 def _time(seconds: float) -> str:
