@@ -78,6 +78,8 @@ def test_the_figure_has_a_row_a_query_and_marks_the_predicted_class(taught: MTNC
     marked = [axes for axes in figure.axes if axes.get_title().startswith("✓")]
     assert len(marked) == sum(near.label == one.prediction for one in found for near in one.neighbours)
     assert all(to_hex(axes.title.get_color()) == evidence.SAME.lower() for axes in marked)
+    shown = [axes for axes in figure.axes if axes.images]
+    assert len(shown) == 2 * 5 and all(axes.viewLim.size.tolist() == [6, -6] for axes in shown)  # the whole of it
     figure.savefig(tmp_path / "evidence.png")
     plain = evidence.plot(found)  # without any image a label stands under its own bars
     named = [axes.get_xlabel().removeprefix("✓ ") for axes in plain.axes if axes.patches]

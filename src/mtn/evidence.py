@@ -54,9 +54,7 @@ def plot(
 ) -> Figure:
     """One row a query: its image, then its neighbours with their images (by id), labels and similarities.
 
-    A sentence stands where an image would.
-
-    Under an answer stand its probability and novelty, or a note of the caller's.
+    A sentence stands where an image would; under an answer its probability and novelty, or a note of the caller's.
     """
     images = images or {}
     columns = 1 + max((len(one.neighbours) for one in evidence), default=0)
@@ -108,7 +106,9 @@ def _answer(axes: Axes, one: Evidence, note: str) -> None:
 
 
 def _picture(axes: Axes, image: Look | None, colour: str | None) -> None:
-    axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(0, 1))
+    axes.set(xticks=[], yticks=[])
+    if image is None or isinstance(image, str):
+        axes.set(xlim=(0, 1), ylim=(0, 1))  # an image sets its own
     if isinstance(image, str):
         sentence = textwrap.fill(image, LINE, max_lines=LINES, placeholder=" …")
         axes.text(0.5, 0.5, sentence, ha="center", va="center", fontsize=7.5, clip_on=True)
