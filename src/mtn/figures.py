@@ -24,13 +24,13 @@ def draw(target: str, measured: Sequence[Measured]) -> Figure:
     """The figure of a target, of what has been measured."""
     known = [one for one in measured if one.results]
     if not known:
-        return _nothing()
+        return _words("not run")
     return DRAW[target](known, TARGETS[target].at)
 
 
-def _nothing() -> Figure:
+def _words(instead: str) -> Figure:
     figure = Figure(figsize=(5.6, 1.0))
-    figure.text(0.5, 0.5, "not run", ha="center", va="center", color="#666666", fontsize=12)
+    figure.text(0.5, 0.5, instead, ha="center", va="center", color="#666666", fontsize=12)
     return figure
 
 
@@ -177,7 +177,9 @@ def examples(found: Examples) -> Figure:
     seen = {number: look for number, look in known.items() if look is not None}
     queries = [seen[number] for number in found.ids] if set(found.ids) <= seen.keys() else None
     notes = [f"MTN: right\nk-NN: {evidence.wrapped(one)}" for one in found.voted]
-    return evidence.plot(found.evidence, seen, queries, notes) if found.evidence else _nothing()
+    if not found.evidence:
+        return _words("no query that k-NN gets wrong and MTN right")
+    return evidence.plot(found.evidence, seen, queries, notes)
 
 
 DRAW: dict[str, Callable[[Sequence[Measured], str], Figure]] = {

@@ -62,7 +62,7 @@ def find(config: Config, folder: Path, looks: Looks | None = None) -> Examples:
     return Examples(
         [names[label] for label in test.y[rows].tolist()],
         [names[label] for label in voted[rows].tolist()],
-        _evidence(learner.method, test.select(rows), found.of(rows), learner.memory.id, names),
+        _evidence(learner.method, test.select(rows), found.of(rows), learner.memory.id, names) if len(rows) else [],
         test.id[rows].tolist(),
         looks or of_data(config.stream.paths[0], data),
         int(gained.sum()),
