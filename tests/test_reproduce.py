@@ -271,9 +271,6 @@ def test_examples_are_wrong_for_the_vote_and_right_for_mtn(whole: Path, data: Pa
 def test_where_the_vote_is_never_wrong_there_is_nothing_to_show(tmp_path: Path) -> None:
     np.savez(tmp_path / "easy.npz", **cluster_arrays(classes=6, noise=0.01))
     make(brief(tmp_path / "easy.npz"), ["qualitative"], tmp_path / "out")
-    assert (
-        " k-NN alone 0" not in (tmp_path / "out/qualitative/table.md").read_text()
-    )  # MTN of three steps is wrong often
     assert "MTN alone gets 0 right" in (tmp_path / "out/qualitative/table.md").read_text()
     assert rows(tmp_path / "out/qualitative/data.csv") == []
     assert {file.name for file in (tmp_path / "out/qualitative").iterdir()} == FILES
