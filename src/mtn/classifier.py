@@ -21,6 +21,7 @@ from torch import Tensor
 from mtn import calibration, config, lesson, milvus, saved
 from mtn.errors import InputError, closest
 from mtn.evidence import Evidence, Neighbour
+from mtn.images import are_pixels
 from mtn.inputs import Inputs, Named, Reader
 from mtn.learn import Learner
 from mtn.neighbours import Retrieval, nearest
@@ -627,7 +628,7 @@ def _check_thumbnails(thumbnails: Any, count: int) -> list[np.ndarray]:
     if thumbnails is None:
         return []
     images = np.asarray(thumbnails)
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] != 3):
+    if not are_pixels(images):
         raise InputError(f"thumbnails must be uint8 of shape N,H,W or N,H,W,3, got {images.dtype} {images.shape}")
     if len(images) != count:
         raise InputError(f"thumbnails must be one a sample, {count}, got {len(images)}")

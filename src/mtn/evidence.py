@@ -107,13 +107,13 @@ def _answer(axes: Axes, one: Evidence, note: str) -> None:
 
 def _picture(axes: Axes, image: Look | None, colour: str | None) -> None:
     axes.set(xticks=[], yticks=[])
-    if image is None or isinstance(image, str):
-        axes.set(xlim=(0, 1), ylim=(0, 1))  # an image sets its own
     if isinstance(image, str):
         sentence = textwrap.fill(image, LINE, max_lines=LINES, placeholder=" …")
-        axes.text(0.5, 0.5, sentence, ha="center", va="center", fontsize=7.5, clip_on=True)
+        axes.text(0.5, 0.5, sentence, ha="center", va="center", fontsize=7.5, clip_on=True, transform=axes.transAxes)
     elif image is not None:
         axes.imshow(image, cmap="gray", vmin=0, vmax=255)
+    else:
+        axes.set(xlim=(0, 1), ylim=(0, 1))
     for side in axes.spines.values():
         side.set(visible=image is not None, color=colour or "black", linewidth=2.0 if colour == SAME else 1.0)
 

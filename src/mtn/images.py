@@ -55,6 +55,11 @@ def coloured(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def are_pixels(array: np.ndarray) -> bool:
+    """N,H,W or N,H,W,3 of uint8."""
+    return array.dtype == np.uint8 and (array.ndim == 3 or (array.ndim == 4 and array.shape[3] == 3))
+
+
 def thumbnail(image: Image.Image, side: int = 64) -> np.ndarray:
     """S,S,3 uint8: the middle of the picture."""
     return np.asarray(ImageOps.fit(coloured(image), (side, side)))

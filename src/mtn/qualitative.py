@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from mtn.config import Config
 from mtn.datasets import arrays, shards
 from mtn.datasets.listing import Listing
 from mtn.evidence import Evidence, Look, Neighbour
-from mtn.images import Unreadable, thumbnail
+from mtn.images import Unreadable, are_pixels, thumbnail
 from mtn.lesson import generator, scores
 from mtn.methods.base import Method
 from mtn.methods.baselines import KNN
@@ -118,18 +117,12 @@ def of_data(name: str, data: Data) -> Looks:
     def look(number: int) -> Look | None:
         for part, size in sizes.items():
             if number < size:
-                images = there.get(f"images_{part}")
-                return images[number] if images is not None and _can_be_seen(images, size) else None
+                own = there.get(f"images_{part}")  # or whatever else goes by that name
+                return own[number] if own is not None and are_pixels(own) and len(own) == size else None
             number -= size
         return None
 
     return look
-
-
-def _can_be_seen(images: np.ndarray, count: int) -> bool:
-    """A file may hold anything under that name."""
-    grey, colour = images.ndim == 3, images.ndim == 4 and images.shape[3] == 3
-    return (grey or colour) and len(images) == count and images.dtype == np.uint8
 
 
 def of_listing(listing: Listing, store: Path) -> Looks:
