@@ -4,7 +4,7 @@ BIN := .venv/bin
 # An environment made by hand or by another clone is left alone; the stamp says what ours was made from.
 STAMP := .venv/installed
 
-.PHONY: demo test slow check bench clean
+.PHONY: demo test slow check bench attack clean
 
 demo: $(STAMP)
 	$(BIN)/mtn compare demo --methods mtn,ssil,knn --out runs/demo
@@ -19,9 +19,15 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py
+
+# An hour at the most; `make attack SHARE=0.05` does a part of it.
+SHARE ?= 1
+attack: $(STAMP)
+	$(BIN)/python -m attack --share $(SHARE)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("mtn needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'

@@ -11,7 +11,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -23,15 +23,18 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from mtn import learn, lesson, losses, machine
-from mtn.config import Config, parse
+from mtn import batches, losses
+from mtn.config import Config
+from mtn.experiments.run import run
 from mtn.memory import Memory
 from mtn.methods import Method, Stage, make
-from mtn.model import SIZES, spread
+from mtn.model import SIZES, rescale
 from mtn.neighbours import top_k
-from mtn.run import run
+from mtn.recipes import parse
+from mtn.runtime import device
 from mtn.samples import Samples
 from mtn.stream import Task
+from mtn.training import make_optimiser, minimise
 
 D, M, K, OLD, NEW = 512, 20_000, 10, 500, 100
 BATCH, REPLAY = 128, 32
@@ -65,11 +68,14 @@ class Straightforward(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor, near: Tensor) -> Tensor:
-        tokens = torch.cat([(self.input(spread(x)) + self.query)[:, None], self.input(spread(near)) + self.rank], dim=1)
-        return self.head(self.encoder(tokens)[:, 0])
+        tokens = torch.cat(
+            [(self.input(rescale(x)) + self.query)[:, None], self.input(rescale(near)) + self.rank], dim=1
+        )
+        logits: Tensor = self.head(self.encoder(tokens)[:, 0])
+        return logits
 
 
-class Rows(Dataset):
+class RowDataset(Dataset[tuple[Tensor, Tensor, Tensor]]):
     def __init__(self, samples: Samples) -> None:
         self.x, self.y, self.id = F.normalize(torch.from_numpy(samples.source), dim=1), samples.y, samples.id
 
@@ -82,30 +88,30 @@ class Rows(Dataset):
 
 def straightforward_steps(new: Samples, memory: Memory, workers: int) -> Callable[[int], None]:
     """A function that takes n training steps the straightforward way."""
-    known = memory.below(OLD)
+    known = memory.part(memory.y < OLD)
     model, before = Straightforward(OLD + NEW), Straightforward(OLD).requires_grad_(False).eval()
     optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
 
-    def loader(samples: Samples, size: int) -> DataLoader:
-        keep = {"num_workers": workers, "persistent_workers": workers > 0}
-        return DataLoader(Rows(samples), size, shuffle=True, drop_last=True, **keep)
-
-    def forever(batches: DataLoader):
+    def batches_of(samples: Samples, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        loader = DataLoader(
+            RowDataset(samples), size, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=workers > 0
+        )
         while True:
-            yield from batches
+            yield from loader
 
-    news, olds = forever(loader(new, BATCH)), forever(loader(known.samples(), REPLAY))
+    new_batches, old_batches = batches_of(new, BATCH), batches_of(known.samples(), REPLAY)
+    memory_x, known_x = memory.vectors(), known.vectors()
 
     def steps(count: int) -> None:
         for _ in range(count):
-            x, y, ids = (torch.cat(parts) for parts in zip(next(news), next(olds), strict=True))
-            near = memory.x[top_k(x @ memory.x.T, ids, memory.id, K)[0]]
+            x, y, ids = (torch.cat(parts) for parts in zip(next(new_batches), next(old_batches), strict=True))
+            near = memory_x[top_k(x @ memory_x.T, ids, memory.id, K)[0]]
             with torch.no_grad():
-                old = before(x, known.x[top_k(x @ known.x.T, ids, known.id, K)[0]])
+                old = before(x, known_x[top_k(x @ known_x.T, ids, known.id, K)[0]])
             z = model(x, near)
             loss = losses.separated_softmax(z, y, OLD) + losses.taskwise_distillation(z, old, [slice(0, OLD)], 2.0)
             optimiser.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no type for it
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
 
@@ -117,17 +123,18 @@ class Ours:
 
     def __init__(self, new: Samples, memory: Memory, compiled: bool) -> None:
         config = configuration(compiled)
-        base = Task(0, (slice(0, OLD),), (), memory.below(OLD).samples(), memory.below(OLD).samples())
+        old = memory.part(memory.y < OLD).samples()
+        base = Task(0, (slice(0, OLD),), (), old, old)
         self.task = Task(1, (slice(0, OLD), slice(OLD, OLD + NEW)), (), new, new)
         before = make(D, configuration(compiled=False))
         before.begin_task(base)
         self.method: Method = make(D, config)
         self.method.begin_task(self.task)
         start = time.perf_counter()
-        self.lesson = lesson.prepare(self.task, Stage(), self.method, before.eval(), memory, config)
+        self.lesson = batches.prepare(self.task, Stage(self.method.loss), self.method, before.eval(), memory, config)
         self.once = time.perf_counter() - start
-        optimiser = learn.make_optimiser(self.method, config.train)
-        self.loop = learn.minimise(
+        optimiser = make_optimiser(self.method, config.train)
+        self.loop = minimise(
             lambda step: self.method.loss(self.lesson.batch(step), self.task), optimiser, config.train, 10**9, task=1
         )
 
@@ -218,7 +225,7 @@ def tasks_accumulate() -> dict[str, object]:
     rng = np.random.default_rng(0)
     classes, each = 13 * 20, 40
     centres = rng.standard_normal((classes, 128), dtype=np.float32)
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for split, count in (("train", each), ("test", 5)):
         y = np.repeat(np.arange(classes), count)
         arrays |= {f"x_{split}": centres[y] + rng.standard_normal((len(y), 128), dtype=np.float32), f"y_{split}": y}
@@ -229,13 +236,13 @@ def tasks_accumulate() -> dict[str, object]:
         starts: dict[str, float] = {}
         ends: dict[str, float] = {}
 
-        def say(what: str, done: int, of: int) -> None:
+        def progress(what: str, done: int, of: int) -> None:
             task, _, doing = what.partition(": ")
             if doing == "training":
                 starts.setdefault(task, time.perf_counter())
                 ends[task] = time.perf_counter()
 
-        result = run(config, Path(folder) / "run", say)
+        result = run(config, Path(folder) / "run", progress)
     seconds = [ends[task] - starts[task] for task in starts][1:]  # the base has no replay and no old model
     return {
         "seconds_per_task": [round(value, 2) for value in seconds],
@@ -252,13 +259,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    machine.reset_peak_memory()
+    device.reset_peak_memory()
     found = {
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {arguments.threads} threads",
-        "versions": machine.versions(),
+        "versions": device.versions(),
         "training (medium, k = 10, d = 512, M = 20 000, batch 128 + 32)": training(arguments.rounds, arguments.steps),
         "search in 20 000 x 512, k = 10, against scikit-learn brute force": search(arguments.rounds),
-        "peak_memory_mb of the above": machine.peak_memory_mb(),
+        "peak_memory_mb of the above": device.peak_memory_mb(),
         "time per task as tasks accumulate": tasks_accumulate(),
     }
     print(json.dumps(found, indent=1))

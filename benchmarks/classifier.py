@@ -39,8 +39,8 @@ def main(method: str) -> None:
     y = np.repeat(np.arange(CLASSES), EACH)
     it = MTNClassifier(method, settings={"train.epochs": 0, "train.min_steps": 1})
     print(f"{method}: fit without training, {len(y)} samples: {seconds(lambda: it.fit(samples(y), y)):.1f} s")
-    trained = MTNClassifier(method)._configuration()
-    it._learner.config = it._learner.method.config = trained  # one more class is learned as by default
+    trained = MTNClassifier(method).configuration()
+    it.state_.learner.config = it.state_.learner.method.config = trained  # one more class is learned as by default
     new = np.full(100, CLASSES)
     x = samples(new)
     print(f"partial_fit of one class of 100 samples: {seconds(lambda: it.partial_fit(x, new)):.1f} s")

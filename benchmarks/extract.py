@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mtn import encoders, extract
-from mtn.datasets import sources
+from mtn import encoders
+from mtn.data import extraction, sources
 from mtn.encoders.base import Encoder
 from mtn.encoders.resnet import resnet50
-from mtn.images import coloured
+from mtn.images import as_rgb
 
 SIDE = 224
 HEADER = "| images | a second | waiting for decoding | peak memory |\n|---:|---:|---:|---:|"
@@ -41,7 +41,7 @@ class Random50(Encoder):
         return {"name": "random ResNet-50"}
 
     def prepare(self, item: Any) -> np.ndarray:
-        middle = coloured(item).resize((SIDE * 4 // 3, SIDE), Image.Resampling.BICUBIC)
+        middle = as_rgb(item).resize((SIDE * 4 // 3, SIDE), Image.Resampling.BICUBIC)
         left = (middle.width - SIDE) // 2
         return np.asarray(middle.crop((left, 0, left + SIDE, SIDE)))
 
@@ -72,8 +72,8 @@ def draw_small(folder: Path, count: int) -> None:
 
 def once(data: str, store: str, encoder: str) -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    loaded = Random50() if encoder == "random" else encoders.load(encoder)
-    made = extract.extract(sources.listing([Path(data)]), loaded, Path(store))
+    loaded = Random50() if encoder == "random" else encoders.load_encoder(encoder)
+    made = extraction.extract(sources.open_source(data).list_items(), loaded, Path(store))
     clock, peak = made.clock, own_peak()
     seconds = clock.waiting + clock.working
     print(

@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mtn import datasets, learn
-from mtn.augment import augment
-from mtn.config import Config, recipe
-from mtn.lesson import Lesson
+from mtn import training
+from mtn.batches import StageBatches
+from mtn.config import Config
+from mtn.data import load_data
+from mtn.encoders.augment import augment
+from mtn.recipes import recipe
 from mtn.stream import Task, split
 
 CLASSES, EACH, STEPS = 8, 150, 20
@@ -37,21 +39,23 @@ def photographs(folder: Path, side: int) -> None:
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path / f"{number}.jpg")
 
 
-def second_task(config: Config) -> tuple[learn.Learner, Task, Lesson]:
-    tasks = split(datasets.of(config), config.stream)
-    learner = learn.Learner(config, *tasks[0].train.shape)
+def second_task(config: Config) -> tuple[training.Learner, Task, StageBatches]:
+    tasks = split(load_data(config), config.stream)
+    learner = training.Learner(config, *tasks[0].train.shape)
     learner.learn_task(tasks[0])
     learner.begin(tasks[1])
     return learner, tasks[1], learner.prepare(tasks[1], learner.method.stages(tasks[1])[0])
 
 
-def seconds_of_steps(learner: learn.Learner, task: Task, plan: Lesson) -> tuple[float, float]:
+def seconds_of_steps(learner: training.Learner, task: Task, plan: StageBatches) -> tuple[float, float]:
     """A step, and the part of it in which data are made ready."""
     stage, config = learner.method.stages(task)[0], learner.config
-    optimiser = learn.make_optimiser(learner.method, config.train)
+    optimiser = training.make_optimiser(learner.method, config.train)
     learner.method.train()
     start = time.perf_counter()
-    steps = learn.minimise(lambda step: learner.method(stage, plan.batch(step), task), optimiser, config.train, STEPS)
+    steps = training.minimise(
+        lambda step: learner.method(stage, plan.batch(step), task), optimiser, config.train, STEPS
+    )
     for _ in steps:
         pass
     whole = (time.perf_counter() - start) / STEPS
@@ -76,16 +80,16 @@ def main() -> None:
         overrides += [f"images.side={chosen.side}", f"images.stem={chosen.stem}", "memory.total=96"]
         config = recipe("learned/tiny-imagenet-40", overrides)
         start = time.perf_counter()
-        datasets.of(config)
+        load_data(config)
         decoding = (time.perf_counter() - start) / (CLASSES * EACH)
         learner, task, plan = second_task(config)
         whole, ready = seconds_of_steps(learner, task, plan)
     epochs = recipe("learned/tiny-imagenet-40").train.epochs
-    spread = decoding * plan.size / epochs
+    rescale = decoding * plan.size / epochs
     print(f"{chosen.side} pixels, {chosen.stem} stem, {plan.size} images a step on {chosen.threads} threads")
     print(f"step {1000 * whole:.1f} ms, of it gathering and augmenting {1000 * ready:.1f} ms: {ready / whole:.1%}")
-    print(f"decoding {1000 * decoding:.2f} ms an image, once; over {epochs:g} epochs {spread / whole:.1%} of a step")
-    print(f"waiting for data: {(ready + spread) / (whole + spread):.1%}")
+    print(f"decoding {1000 * decoding:.2f} ms an image, once; over {epochs:g} epochs {rescale / whole:.1%} of a step")
+    print(f"waiting for data: {(ready + rescale) / (whole + rescale):.1%}")
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from mtn import milvus
 from mtn.config import Budget
 from mtn.memory import Memory
 from mtn.neighbours import nearest
 from mtn.samples import Samples
+from mtn.search import make_store
 
 DIMENSION, QUERIES, K, TIMES = 512, 160, 10, 5
 
@@ -35,8 +35,9 @@ def least(do: Callable[[], object]) -> float:
 
 
 def measure(size: int, uri: str | None) -> str:
-    there = None if uri is None else milvus.Collection(uri, milvus.fresh_name(), DIMENSION)
-    memory, queries = Memory(Budget(total=size), DIMENSION, collection=there), samples(QUERIES, size, 1)
+    budget = Budget(total=size, store="exact" if uri is None else "milvus", uri=uri)
+    store, queries = make_store(budget, (DIMENSION,)), samples(QUERIES, size, 1)
+    memory, collection = Memory(budget, store=store), getattr(store, "collection", None)
     start = time.perf_counter()
     memory.add(samples(size, 0, 0), torch.Generator().manual_seed(0))
     filled = time.perf_counter() - start
@@ -45,13 +46,13 @@ def measure(size: int, uri: str | None) -> str:
     rows = torch.arange(1000)
 
     def fetch() -> None:
-        if there is not None:
-            there._cache.clear()
-        memory.x[rows]
+        if collection is not None:
+            collection._cache.clear()
+        memory.vectors(rows)
 
     fetched = least(fetch)
-    if there is not None:
-        there.drop()
+    if collection is not None:
+        collection.drop()
     return f"| {size} | {uri or 'exact'} | {filled:.1f} | {many:.0f} | {one:.1f} | {fetched:.1f} |"
 
 

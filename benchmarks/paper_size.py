@@ -9,6 +9,7 @@ what they took. Anonymous memory is what counts: mapped features are the system'
 
 import os
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +17,17 @@ import torch
 from rich.console import Console
 from scale import Peak
 
-from mtn import config, datasets
-from mtn.progress import bar
-from mtn.run import Run
+from mtn import config, recipes
+from mtn.data import load_data
+from mtn.experiments.run import StreamTrainer
+from mtn.recipes import with_changes
+from mtn.runtime.progress import bar
 from mtn.stream import Task, split
 
 CLASSES, D, TRAIN, TEST = 1000, 2048, 1281, 50
 
 
-def make(folder: Path, share: float) -> None:
+def make_features(folder: Path, share: float) -> None:
     """Clustered vectors: a centre a class, noise around it that reaches the neighbours."""
     if (folder / "names.npy").exists():
         return
@@ -42,24 +45,25 @@ def make(folder: Path, share: float) -> None:
     np.save(folder / "names.npy", np.array([f"class {label:03}" for label in range(CLASSES)]))
 
 
-def learn_on(run: Run, tasks: list[Task], chosen: config.Config) -> dict[str, float]:
-    """Seconds of what was learned and tested."""
+def learn_on(run: StreamTrainer, tasks: list[Task], chosen: config.Config) -> dict[str, float]:
+    """Train and test on the tasks that are left; return the seconds of each part."""
     run.tasks, run.config, run.learner.config, run.learner.method.config = tasks, chosen, chosen, chosen
     before = dict(run.learner.effort.seconds)
     run.learn()
-    return {name: round(run.learner.effort.seconds[name] - before.get(name, 0.0), 1) for name in before}
+    parts = ("retrieval", "training", "evaluation")
+    return {name: round(run.learner.effort.seconds[name] - before[name], 1) for name in parts}
 
 
 def main(folder: Path, share: float) -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    make(folder, share)
+    make_features(folder, share)
     values = {"data": str(folder), "first": 500, "step": 100}
-    chosen = config.parse({"stream": values, "memory": {"total": 20000}, "train": {"compile": True}}, "here")
-    tasks = split(datasets.of(chosen), chosen.stream)
+    chosen = recipes.parse({"stream": values, "memory": {"total": 20000}, "train": {"compile": True}}, "here")
+    tasks = split(load_data(chosen), chosen.stream)
     peak = Peak()
-    with bar(Console()) as say:
-        run = Run(chosen, tasks, folder / "state.safetensors", say, save_every=600)
-        base = learn_on(run, tasks[:1], chosen.replace(train={"epochs": 1}))
+    with bar(Console()) as progress:
+        run = StreamTrainer(chosen, tasks, folder / "state.safetensors", progress, save_every=600)
+        base = learn_on(run, tasks[:1], with_changes(chosen, train={"epochs": 1}))
         after = learn_on(run, tasks[:2], chosen)
     epochs, effort = chosen.train.epochs, run.learner.effort
     whole = epochs * base["training"] + base["retrieval"] + (len(tasks) - 1) * (after["training"] + after["retrieval"])
@@ -74,7 +78,7 @@ def main(folder: Path, share: float) -> None:
 
 def tested(tasks: list[Task]) -> list[int]:
     """Test samples after each task."""
-    return np.cumsum([len(task.test) for task in tasks]).tolist()
+    return list(accumulate(len(task.test) for task in tasks))
 
 
 if __name__ == "__main__":

@@ -16,11 +16,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mtn import MTNClassifier, datasets, index
+from mtn import MTNClassifier
 from mtn.config import Budget
+from mtn.data import load_vectors
 from mtn.memory import Memory
 from mtn.neighbours import Retrieval, nearest
+from mtn.recipes import with_changes
 from mtn.samples import Samples
+from mtn.search import in_process_store, inverted_file
 
 D, EACH, K = 512, 20, 10
 SIZES = (2_000, 20_000, 200_000, 1_000_000, 4_062_000)
@@ -72,9 +75,9 @@ def clock(what: str, peak: Peak, per: float = 0.0) -> Iterator[None]:
 
 
 def remembered(x: np.ndarray, search: str) -> Memory:
-    memory = Memory(Budget(total=len(x), search=search, precision="float16"), x.shape[1])  # type: ignore[arg-type]
-    memory.x, memory.y, memory.id = torch.from_numpy(x), torch.arange(len(x)) // EACH, torch.arange(len(x))
-    return memory
+    budget = Budget(total=len(x), search=search, precision="float16")  # type: ignore[arg-type]
+    ids = torch.arange(len(x))
+    return Memory(budget, store=in_process_store(budget, ids, ids // EACH, torch.from_numpy(x)))
 
 
 def asked(x: np.ndarray) -> Samples:
@@ -88,7 +91,7 @@ def recall(found: Retrieval, exact: Retrieval) -> float:
 
 
 def sizes(most: int) -> None:
-    index.WORTH = 1
+    inverted_file.MINIMUM = 1
     for size in (size for size in SIZES if size <= most):
         clusters, peak = Clusters(size // EACH), Peak()
         x = np.empty((size, D), np.float16)
@@ -106,7 +109,7 @@ def sizes(most: int) -> None:
             nearest(few, memory, K)
         memory = remembered(x, "approximate")
         with clock("index built", peak):
-            memory.indexed()
+            memory.prepare_for_queries()
         with clock("index, 1 024 queries", peak, 1024):
             found = nearest(queries, memory, K)
         with clock("index, one query", peak, 1):
@@ -114,9 +117,9 @@ def sizes(most: int) -> None:
         print(f"  recall@{K} {recall(found, exact):.3f}", flush=True)
 
 
-def of_real(data: str) -> None:
-    index.WORTH = 1
-    loaded = datasets.load(data)
+def recall_on(data: str) -> None:
+    inverted_file.MINIMUM = 1
+    loaded = load_vectors(data)
     peak, x = Peak(), loaded.train.x().numpy().astype(np.float16)
     queries = loaded.test.select(np.linspace(0, len(loaded.test) - 1, min(len(loaded.test), 2000)).astype(int))
     queries = asked(queries.x().numpy())
@@ -125,7 +128,7 @@ def of_real(data: str) -> None:
         exact = nearest(queries, remembered(x, "exact"), K)
     memory = remembered(x, "approximate")
     with clock("index built", peak):
-        memory.indexed()
+        memory.prepare_for_queries()
     with clock("index", peak, len(queries)):
         found = nearest(queries, memory, K)
     print(f"  recall@{K} {recall(found, exact):.3f}")
@@ -157,8 +160,8 @@ def landmarks(classes: int) -> None:
         it.predict(queries)
     with clock("predict, one query", peak, 1):
         it.predict(queries[:1])
-    whole = it._learner.config.replace(train={"epochs": 10, "min_steps": 0})
-    it._learner.config = it._learner.method.config = whole
+    whole = with_changes(it.state_.learner.config, train={"epochs": 10, "min_steps": 0})
+    it.state_.learner.config = it.state_.learner.method.config = whole
     y = np.repeat(np.arange(classes, classes + 100), EACH)
     with clock("100 classes more, ten epochs", peak):
         it.partial_fit(clusters.draw(y, 4), y)
@@ -174,7 +177,7 @@ if __name__ == "__main__":
         sizes(int(rest[0]) if rest else SIZES[-1])
     elif what == "recall":
         for one in rest:
-            of_real(one)
+            recall_on(one)
     elif what == "landmarks":
         landmarks(int(rest[0]) if rest else LANDMARKS)
     else:

@@ -21,7 +21,7 @@ from urllib.request import urlopen
 import numpy as np
 
 from mtn import MTNClassifier
-from mtn.datasets import glyphs
+from mtn.data import glyphs
 
 RATE, BATCH, EACH = 50, 64, 20
 CLIENTS, PARTS = 32, 10

@@ -22,7 +22,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mtn.datasets import glyphs
+from mtn.data import glyphs
 from mtn.encoders import glyph
 
 WARM = 100  # steps until the learning rate is reached
@@ -52,7 +52,7 @@ def nt_xent(z: Tensor, temperature: float) -> Tensor:
     return F.cross_entropy(similarity, partner)
 
 
-def learner(encoder: glyph.GlyphEncoder, projection: int) -> nn.Module:
+def learner(encoder: glyph.GlyphNetwork, projection: int) -> nn.Module:
     """The encoder with the head that only the loss sees."""
     width = encoder.dimension
     return nn.Sequential(
@@ -60,11 +60,11 @@ def learner(encoder: glyph.GlyphEncoder, projection: int) -> nn.Module:
     )
 
 
-def pretrain(options: argparse.Namespace) -> tuple[glyph.GlyphEncoder, int]:
+def pretrain(options: argparse.Namespace) -> tuple[glyph.GlyphNetwork, int]:
     """SimCLR for `options.steps`, or for as many steps as fit the minutes, judged by the first fifty."""
     generator = np.random.default_rng(options.seed)
     torch.manual_seed(options.seed)
-    encoder = glyph.GlyphEncoder(norm=True)
+    encoder = glyph.GlyphNetwork(norm=True)
     model = learner(encoder, options.projection)
     optimiser = torch.optim.AdamW(model.parameters(), options.lr, weight_decay=options.decay)
     batches = views(drawings(), options.batch, generator)
@@ -97,7 +97,7 @@ def nearest_image(queries: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
     return torch.cat([labels[(part @ rows.T).argmax(1)] for part in queries.split(512)])
 
 
-def evaluate(encoder: glyph.GlyphEncoder, classes: int) -> dict[str, float]:
+def evaluate(encoder: glyph.GlyphNetwork, classes: int) -> dict[str, float]:
     """Validation accuracy, per cent, of the nearest training image and of the nearest class mean, by cosine."""
     features, labels = {}, {}
     for split in ("train", "val"):
@@ -105,21 +105,21 @@ def evaluate(encoder: glyph.GlyphEncoder, classes: int) -> dict[str, float]:
         features[split] = F.normalize(torch.from_numpy(encoder.encode(images)))
         labels[split] = torch.arange(classes).repeat_interleave(glyphs.COUNTS[split])
     means = F.normalize(features["train"].unflatten(0, (classes, -1)).mean(1))
-    found = {
+    predictions = {
         "1-NN": nearest_image(features["val"], features["train"], labels["train"]),
         "nearest mean": nearest_image(features["val"], means, torch.arange(classes)),
     }
-    return {name: 100 * (answer == labels["val"]).float().mean().item() for name, answer in found.items()}
+    return {name: 100 * (predicted == labels["val"]).float().mean().item() for name, predicted in predictions.items()}
 
 
 def provenance(options: argparse.Namespace, steps: int) -> dict[str, str]:
     """The command that makes the same weights; one entry, because their order in the file would be random."""
     names = ("seed", "batch", "lr", "decay", "temperature", "projection")
-    told = [f"--steps {steps}", *(f"--{name} {getattr(options, name)}" for name in names)]
-    return {"made": f"SimCLR: python scripts/pretrain_glyphs.py {' '.join(told)}"}
+    arguments = [f"--steps {steps}", *(f"--{name} {getattr(options, name)}" for name in names)]
+    return {"made": f"SimCLR: python scripts/pretrain_glyphs.py {' '.join(arguments)}"}
 
 
-def save(encoder: glyph.GlyphEncoder, path: Path, made: dict[str, str]) -> None:
+def save(encoder: glyph.GlyphNetwork, path: Path, made: dict[str, str]) -> None:
     """Half-precision weights, with a note of how they were made."""
     weights = {name: value.half().contiguous() for name, value in encoder.state_dict().items()}
     path.write_bytes(to_bytes(weights, metadata=made))

@@ -3,47 +3,51 @@
 python scripts/unknown.py clinc150_minilm.npz [--split test] [--seeds 0,1,2]
 
 The file has x_train, y_train, x_val, x_test, y_val, y_test, and queries of no class in x_oos_val, x_oos_test. Half the
-classes are taught first, the rest in five calls, with 10 exemplars a class.
+classes are learned first, the rest in five calls, with 10 exemplars a class.
 """
 
 import argparse
+from collections.abc import Callable
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from mtn import MTNClassifier
-from mtn.metrics import calibration_error
+from mtn.experiments.metrics import calibration_error
 
 
-def teach(data: dict[str, np.ndarray], seed: int) -> MTNClassifier:
+def train(data: dict[str, np.ndarray], seed: int) -> MTNClassifier:
+    """A classifier that was given half of the classes first, the rest in five calls."""
     classes = np.random.RandomState(1993).permutation(np.unique(data["y_train"]))
-    it = MTNClassifier(memory=10 * len(classes), random_state=seed)
+    classifier = MTNClassifier(memory=10 * len(classes), random_state=seed)
     first, *rest = np.array_split(classes, 2)
     for group in (first, *np.array_split(rest[0], 5)):
-        mine = np.isin(data["y_train"], group)
-        it.partial_fit(data["x_train"][mine].astype(np.float32), data["y_train"][mine])
-    return it
+        rows = np.isin(data["y_train"], group)
+        classifier.partial_fit(data["x_train"][rows].astype(np.float32), data["y_train"][rows])
+    return classifier
 
 
-def measure(it: MTNClassifier, known: np.ndarray, y: np.ndarray, strange: np.ndarray) -> dict[str, float]:
-    found = {}
-    signs = {
-        "novelty": it.novelty,
-        "max-softmax": lambda x: 1 - it.predict_proba(x).max(1),
-        "k-NN distance": lambda x: it.kneighbors(x)[0].mean(1),
+def measure(classifier: MTNClassifier, known: np.ndarray, y: np.ndarray, unknown: np.ndarray) -> dict[str, float]:
+    """Per cent: AUROC and recall of unknown queries by three scores, accuracy and calibration error on known ones."""
+    scores: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "novelty": classifier.novelty,
+        "max-softmax": lambda x: 1 - classifier.predict_proba(x).max(1),
+        "k-NN distance": lambda x: classifier.kneighbors(x)[0].mean(1),
     }
-    truth = np.r_[np.zeros(len(known)), np.ones(len(strange))]
-    for name, sign in signs.items():
-        a, b = sign(known), sign(strange)
-        found[f"{name}: AUROC"] = 100 * roc_auc_score(truth, np.r_[a, b])
-        found[f"{name}: found at 5 % false alarms"] = 100 * float((b > np.quantile(a, 0.95)).mean())
-    found["own threshold: false alarms"] = 100 * float((it.novelty(known) > it.threshold_).mean())
-    found["own threshold: found"] = 100 * float((it.novelty(strange) > it.threshold_).mean())
-    shares = it.predict_proba(known)
-    right = it.classes_[shares.argmax(1)] == y
-    found["accuracy"] = 100 * float(right.mean())
-    found["calibration error"] = 100 * calibration_error(shares.max(1), right)
-    return found
+    metrics = {}
+    is_unknown = np.r_[np.zeros(len(known)), np.ones(len(unknown))]
+    for name, score in scores.items():
+        of_known, of_unknown = score(known), score(unknown)
+        metrics[f"{name}: AUROC"] = 100 * roc_auc_score(is_unknown, np.r_[of_known, of_unknown])
+        metrics[f"{name}: found at 5 % false alarms"] = 100 * float((of_unknown > np.quantile(of_known, 0.95)).mean())
+    threshold = classifier.threshold_
+    metrics["own threshold: false alarms"] = 100 * float((classifier.novelty(known) > threshold).mean())
+    metrics["own threshold: found"] = 100 * float((classifier.novelty(unknown) > threshold).mean())
+    probabilities = classifier.predict_proba(known)
+    correct = classifier.classes_[probabilities.argmax(1)] == y
+    metrics["accuracy"] = 100 * float(correct.mean())
+    metrics["calibration error"] = 100 * calibration_error(probabilities.max(1), correct)
+    return metrics
 
 
 def main() -> None:
@@ -51,11 +55,11 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--split", choices=("val", "test"), default="test")
     parser.add_argument("--seeds", default="0,1,2")
-    asked = parser.parse_args()
-    data = dict(np.load(asked.data, allow_pickle=False))
-    known, y = data[f"x_{asked.split}"].astype(np.float32), data[f"y_{asked.split}"]
-    strange = data[f"x_oos_{asked.split}"].astype(np.float32)
-    runs = [measure(teach(data, int(seed)), known, y, strange) for seed in asked.seeds.split(",")]
+    arguments = parser.parse_args()
+    data, split = dict(np.load(arguments.data, allow_pickle=False)), arguments.split
+    known, y = data[f"x_{split}"].astype(np.float32), data[f"y_{split}"]
+    unknown = data[f"x_oos_{split}"].astype(np.float32)
+    runs = [measure(train(data, int(seed)), known, y, unknown) for seed in arguments.seeds.split(",")]
     for name in runs[0]:
         values = [run[name] for run in runs]
         print(f"{name}: {np.mean(values):.1f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.1f}")

@@ -1,36 +1,40 @@
-"""Small real data that every test can use, and one thread, so that tests measure nothing but what they say."""
+"""Fixtures that several test files use, and one thread, so that tests measure nothing but what they say."""
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 
-from collections.abc import Callable
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
+from PIL import Image
 
-from mtn.config import Config, parse
+import mtn
+from classifiers import classifier
+from cluster_data import LABELS, TRAIN, cluster_arrays
+from encoder_checks import EXTRA
+from learners import TaskLearner
+from milvus_process import MilvusProcess
+from mtn import MTNClassifier, images
+from mtn.cli import main
+from mtn.config import Config
+from mtn.data import load_vectors
+from mtn.recipes import parse, with_changes
+from mtn.stream import split
 
 torch.set_num_threads(1)
-
-CLASSES, DIMENSION = 12, 16
-
-
-def cluster_arrays(
-    train: int = 30, test: int = 10, noise: float = 0.8, classes: int = CLASSES
-) -> dict[str, np.ndarray]:
-    """A direction a class with noise around it: easy, but not trivial."""
-    rng = np.random.default_rng(7)
-    centres = rng.standard_normal((classes, DIMENSION))
-    arrays = {}
-    for split, count in (("train", train), ("val", test), ("test", test)):
-        y = np.repeat(np.arange(classes), count)
-        x = centres[y] + noise * rng.standard_normal((len(y), DIMENSION))
-        arrays |= {f"x_{split}": x.astype(np.float32), f"y_{split}": y}
-    return arrays
+FLOWERS = Path(__file__).parents[2] / "shared" / "data" / "flowers102_images.zip"
+# Processes that tests start, in whatever folder, import the package that is tested here.
+SOURCES = str(Path(mtn.__file__).resolve().parents[1])
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +61,112 @@ def configure(clusters: Path) -> Callable[..., Config]:
         return parse(values, "test")
 
     return make
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """`call("run", "demo")`: exit code, output and errors of a command, in the folder tmp_path."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["mtn", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main.main()
+            raise SystemExit(0)
+        captured = capsys.readouterr()
+        return int(end.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a classifier that has learned the clusters, with ids and thumbnails; tests do not change it."""
+    folder = tmp_path_factory.mktemp("model")
+    thumbnails = np.arange(len(TRAIN) * 12, dtype=np.uint8).reshape(-1, 3, 4)
+    ids = [f"file {row}" for row in range(len(TRAIN))]
+    classifier().fit(TRAIN, LABELS, ids=ids, thumbnails=thumbnails).save(folder)
+    return folder
+
+
+@pytest.fixture
+def fitted(model_folder: Path) -> MTNClassifier:
+    """A classifier that has learned the clusters."""
+    return MTNClassifier.load(model_folder)
+
+
+@pytest.fixture(scope="session")
+def photograph() -> Image.Image:
+    """A photograph of the flowers, if they are on this machine."""
+    if not FLOWERS.is_file():
+        pytest.skip(f"{FLOWERS} is not there")
+    with zipfile.ZipFile(FLOWERS) as archive:
+        name = next(name for name in sorted(archive.namelist()) if name.endswith(".jpg"))
+        return images.decode(archive.read(name))
+
+
+@pytest.fixture(scope="session")
+def transformers() -> Any:
+    """The library, if it is installed."""
+    return pytest.importorskip("transformers", reason=EXTRA)
+
+
+@pytest.fixture
+def train_learner(configure: Callable[..., Config]) -> Callable[..., TaskLearner]:
+    """A learner that has done `tasks` tasks: `train_learner("ncm", 4, stream={...})`."""
+
+    def make(name: str, tasks: int, **sections) -> TaskLearner:
+        config = with_changes(configure(**{"train": {"epochs": 1}, **sections}), method={"name": name})
+        every = split(load_vectors(config.stream.data), config.stream)
+        it = TaskLearner(config, every)
+        for task in every[:tasks]:
+            it.learn_task(task)
+        return it
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def single_sample_stream(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """A stream of 10 + 1 + 1 classes; one of the base and the last have a single training sample."""
+    arrays = cluster_arrays(train=8, test=2)
+    y = arrays["y_train"]
+    rows = np.array([row for row, label in enumerate(y) if label not in (0, 11) or y[row - 1] != label])
+    arrays |= {"x_train": arrays["x_train"][rows], "y_train": y[rows]}
+    path = tmp_path_factory.mktemp("data") / "small.npz"
+    np.savez(path, **arrays)
+    names = load_vectors(str(path)).names
+    return {"data": str(path), "first": None, "step": None, "tasks": [names[:10], names[10:11], names[11:]]}
+
+
+@pytest.fixture(scope="module")
+def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusProcess]:
+    """A Milvus server; one at a time on a machine, as they share a pid file."""
+    pytest.importorskip("milvus", reason="milvus, the server, is not there: pip install milvus")
+    server = MilvusProcess(tmp_path_factory.mktemp("milvus"))
+    with FileLock(Path(tempfile.gettempdir()) / "mtn-milvus.lock"):
+        server.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MTN_MILVUS_ALLOW", server.uri)
+            yield server
+        server.stop()
+
+
+@pytest.fixture(params=["lite", pytest.param("server", marks=pytest.mark.slow)])
+def milvus_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where Milvus is: a file of Milvus Lite, or the server."""
+    if request.param == "lite":
+        return str(tmp_path / "memory.db")
+    uri: str = request.getfixturevalue("milvus_server").uri
+    return uri
+
+
+@pytest.fixture
+def milvus_permission(tmp_path: Path) -> Iterator[None]:
+    """To connect to what a model's folder names; not by `monkeypatch`, which tests undo."""
+    ours = [str(tmp_path / f"{name}.db") for name in ("memory", "m", "a")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MTN_MILVUS_ALLOW", ",".join([*ours, os.environ.get("MTN_MILVUS_ALLOW", "")]))
+        yield

@@ -1,41 +1,45 @@
 """A real server process for tests, and models for it that learn in no time."""
 
+import hashlib
 import multiprocessing
 import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 
-from conftest import cluster_arrays
-from mtn import MTNClassifier, cli
+from cluster_data import LABELS, TRAIN
+from mtn import MTNClassifier
+from mtn.cli import main
 from mtn.serve import app
 
-ARRAYS = cluster_arrays()
-TRAIN, LABELS = ARRAYS["x_train"], np.array([f"class {label:02}" for label in ARRAYS["y_train"]])
-TEST, TRUE = ARRAYS["x_test"], np.array([f"class {label:02}" for label in ARRAYS["y_test"]])
+RAW = {"content-type": "application/octet-stream"}
 QUICK = {"method.size": "small", "train.epochs": 1}
+PATIENCE = 120
+"""Seconds to wait for a process or an answer: a busy machine takes long, and no test is about how long."""
 
 starting = multiprocessing.get_context("forkserver")
 """Servers are processes of their own, from one that has imported what they need: a start takes no seconds."""
-starting.set_forkserver_preload(["mtn.cli", "mtn.serve.app"])
+starting.set_forkserver_preload(["mtn.cli.main", "mtn.serve.app"])
 
 
 def write_model(folder: Path, steps: int, memory: int = 2000, method: str = "mtn") -> Path:
-    """Six classes; a lesson takes so many steps."""
+    """Save a model of six classes that takes `steps` steps to learn whatever it is taught next."""
     settings = QUICK | {"train.min_steps": steps}
     MTNClassifier(method, memory=memory, k=5, settings=settings).fit(TRAIN[:180], LABELS[:180]).save(folder)
     return folder
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A TCP port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def run(words: list[str], undo: float, log: Path) -> None:
@@ -43,9 +47,9 @@ def run(words: list[str], undo: float, log: Path) -> None:
     file = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    app.UNDO = undo
+    app.UNDO_SECONDS = undo
     sys.argv = ["mtn", *words]
-    cli.main()
+    main.main()
 
 
 class Service:
@@ -55,7 +59,7 @@ class Service:
         self.folder, self.options, self.undo, self.port = folder, options, undo, free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self.client = httpx.Client(base_url=self.url, timeout=30, headers=headers)
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE, headers=headers)
         self.log = folder.parent / f"{folder.name}.log"
 
     def __enter__(self) -> "Service":
@@ -68,21 +72,22 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.client.close()
         self.process.terminate()
-        self.process.join(20)
+        self.process.join(PATIENCE)
         stopped = not self.process.is_alive()
         self.process.kill()
         assert stopped, self.log.read_text()[-3000:]
 
-    def until(self, true: Any, seconds: float = 120) -> None:
+    def until(self, condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
+        """Wait until the condition holds; requests may fail meanwhile, as long as the process lives."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
-                if true():
+                if condition():
                     return
             except httpx.TransportError:
                 assert self.process.is_alive(), self.log.read_text()
             time.sleep(0.05)
-        raise AssertionError(f"nothing after {seconds} s:\n{self.log.read_text()[-3000:]}")
+        raise AssertionError(f"not so after {seconds} s:\n{self.log.read_text()[-3000:]}")
 
     def finish(self, job: str) -> dict[str, Any]:
         """The job, once it is no longer open."""
@@ -91,14 +96,24 @@ class Service:
         return answer
 
     def known(self) -> dict[Any, int]:
-        """Examples remembered of each class."""
-        return {one["label"]: one["exemplars"] for one in self.client.get("/classes").json()["classes"]}
+        """Exemplars of each class."""
+        return {entry["label"]: entry["exemplars"] for entry in self.client.get("/classes").json()["classes"]}
 
     def learn(self, x: np.ndarray, labels: list[Any], **options: Any) -> httpx.Response:
+        """Send labelled vectors N,D."""
         return self.client.post("/learn", json={"vectors": x.tolist(), "labels": labels}, **options)
 
     def answers(self, x: np.ndarray) -> list[dict[str, Any]]:
-        answer = self.client.post("/predict", json={"vectors": x.tolist()})
-        assert answer.status_code == 200, answer.text
-        found: list[dict[str, Any]] = answer.json()["answers"]
-        return found
+        """Predictions for vectors N,D."""
+        response = self.client.post("/predict", json={"vectors": x.tolist()})
+        assert response.status_code == 200, response.text
+        predictions: list[dict[str, Any]] = response.json()["answers"]
+        return predictions
+
+
+def snapshot(service: Service) -> tuple[Any, ...]:
+    """The files of the model and what the service says of it: equal if nothing has changed."""
+    files = [file for file in sorted(service.folder.iterdir()) if file.is_file() and file.name != ".lock"]
+    digests = [(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files]
+    looks = [service.client.get(path).json() for path in ("/classes", "/model")]
+    return *digests, *looks

@@ -1,53 +1,16 @@
 """Vectors of one's own: what is taken, and what is refused with the file and the array named."""
 
-import os
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from mtn.datasets import arrays, load
+from array_files import GOOD, as_folder, as_npz, refused, same, splits
+from mtn.data import arrays, load_vectors
 from mtn.errors import InputError
-from mtn.samples import Data
-
-RNG = np.random.default_rng(0)
-GOOD = {
-    "x_train": RNG.normal(size=(6, 4)).astype(np.float32),
-    "y_train": np.array([2, 0, 1, 0, 1, 2]),
-    "x_val": RNG.normal(size=(3, 4)).astype(np.float32),
-    "y_val": np.array([1, 1, 0]),
-    "x_test": RNG.normal(size=(4, 4)).astype(np.float32),
-    "y_test": np.array([0, 2, 2, 1]),
-}
-
-
-def as_npz(place: Path, content: dict) -> Path:
-    np.savez(place / "data.npz", **content)
-    return place / "data.npz"
-
-
-def as_folder(place: Path, content: dict) -> Path:
-    folder = place / "data"
-    folder.mkdir(exist_ok=True)
-    for name, array in content.items():
-        np.save(folder / f"{name}.npy", array)
-    return folder
-
 
 both = pytest.mark.parametrize("store", [as_npz, as_folder])
-
-
-def splits(data: Data) -> list:
-    return [split for split in (data.train, data.validation, data.test) if split is not None]
-
-
-def same(one: Data, other: Data) -> None:
-    assert one.names == other.names
-    assert len(splits(one)) == len(splits(other))
-    for a, b in zip(splits(one), splits(other), strict=True):
-        assert torch.equal(a.x(), b.x()) and torch.equal(a.y, b.y) and torch.equal(a.id, b.id)
 
 
 # ---- what is taken
@@ -55,7 +18,7 @@ def same(one: Data, other: Data) -> None:
 
 @both
 def test_vectors_labels_and_names_are_those_given(tmp_path, store):
-    data = arrays.load(store(tmp_path, GOOD))
+    data = arrays.load_arrays(store(tmp_path, GOOD))
     assert data.names == ["0", "1", "2"]
     assert data.train.y.tolist() == [2, 0, 1, 0, 1, 2]
     assert data.validation.y.tolist() == [1, 1, 0]
@@ -65,23 +28,23 @@ def test_vectors_labels_and_names_are_those_given(tmp_path, store):
 
 
 def test_npz_and_folder_give_the_same_samples(tmp_path):
-    same(arrays.load(as_npz(tmp_path, GOOD)), arrays.load(as_folder(tmp_path, GOOD)))
+    same(arrays.load_arrays(as_npz(tmp_path, GOOD)), arrays.load_arrays(as_folder(tmp_path, GOOD)))
 
 
 def test_a_path_as_text_leads_to_the_same_samples(tmp_path):
     path = as_npz(tmp_path, GOOD)
-    same(load(str(path)), arrays.load(path))
+    same(load_vectors(str(path)), arrays.load_arrays(path))
 
 
 @both
 def test_ids_are_unique_over_all_splits(tmp_path, store):
-    ids = torch.cat([split.id for split in splits(arrays.load(store(tmp_path, GOOD)))])
+    ids = torch.cat([split.id for split in splits(arrays.load_arrays(store(tmp_path, GOOD)))])
     assert sorted(ids.tolist()) == list(range(6 + 3 + 4))
 
 
 @both
 def test_the_validation_split_is_optional(tmp_path, store):
-    data = arrays.load(store(tmp_path, {name: GOOD[name] for name in arrays.REQUIRED}))
+    data = arrays.load_arrays(store(tmp_path, {name: GOOD[name] for name in arrays.REQUIRED}))
     assert data.validation is None
     assert torch.cat([data.train.id, data.test.id]).unique().numel() == 10
 
@@ -91,7 +54,7 @@ def test_the_validation_split_is_optional(tmp_path, store):
 def test_vectors_of_any_real_type_have_unit_length_in_float32(tmp_path, store, dtype):
     x = np.array([[3, 4], [0, 2], [1, 0], [5, 12], [8, 6], [1, 1]]).astype(dtype)
     labels = np.arange(6) % 2
-    data = arrays.load(store(tmp_path, {"x_train": x, "y_train": labels, "x_test": x, "y_test": labels}))
+    data = arrays.load_arrays(store(tmp_path, {"x_train": x, "y_train": labels, "x_test": x, "y_test": labels}))
     assert data.train.x().dtype == torch.float32
     torch.testing.assert_close(data.train.x()[:2], torch.tensor([[0.6, 0.8], [0, 1]]))
     torch.testing.assert_close(data.train.x().norm(dim=1), torch.ones(6))
@@ -101,7 +64,7 @@ def test_vectors_of_any_real_type_have_unit_length_in_float32(tmp_path, store, d
 def test_vectors_of_any_finite_length_are_scaled_to_one_or_refused(tmp_path, scale):
     path = as_npz(tmp_path, GOOD | {"x_test": GOOD["x_test"].astype(np.float64) * scale})
     try:
-        x = arrays.load(path).test.x()
+        x = arrays.load_arrays(path).test.x()
     except InputError as error:
         assert str(path) in str(error) and "x_test" in str(error)
     else:
@@ -112,7 +75,7 @@ def test_vectors_of_any_finite_length_are_scaled_to_one_or_refused(tmp_path, sca
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "uint64", ">i4"])
 def test_integer_labels_of_any_width_and_value_become_names(tmp_path, store, dtype):
     content = GOOD | {name: (GOOD[name] * 50).astype(dtype) for name in ("y_train", "y_val", "y_test")}
-    data = arrays.load(store(tmp_path, content))
+    data = arrays.load_arrays(store(tmp_path, content))
     assert data.names == ["0", "50", "100"]  # in the order of the numbers, not of the text
     assert data.test.y.tolist() == [0, 2, 2, 1] and data.test.y.dtype == torch.int64
 
@@ -122,7 +85,7 @@ def test_integer_labels_of_any_width_and_value_become_names(tmp_path, store, dty
 def test_string_and_bytes_labels_are_class_names(tmp_path, store, dtype):
     words = np.array(["pear", "fig", "apple"])  # sorted: apple, fig, pear
     content = GOOD | {name: words[GOOD[name]].astype(dtype) for name in ("y_train", "y_val", "y_test")}
-    data = arrays.load(store(tmp_path, content))
+    data = arrays.load_arrays(store(tmp_path, content))
     assert data.names == ["apple", "fig", "pear"]
     assert data.test.y.tolist() == [2, 0, 0, 1]
 
@@ -130,40 +93,30 @@ def test_string_and_bytes_labels_are_class_names(tmp_path, store, dtype):
 @both
 @pytest.mark.parametrize("dtype", ["U", "S"])
 def test_names_name_the_classes(tmp_path, store, dtype):
-    data = arrays.load(store(tmp_path, GOOD | {"names": np.array(["pear", "fig", "apple"]).astype(dtype)}))
+    data = arrays.load_arrays(store(tmp_path, GOOD | {"names": np.array(["pear", "fig", "apple"]).astype(dtype)}))
     assert data.names == ["pear", "fig", "apple"]
     assert data.test.y.tolist() == [0, 2, 2, 1]
 
 
 def test_names_without_training_samples_are_left_out(tmp_path):
     labels = {name: GOOD[name] * 2 for name in ("y_train", "y_val", "y_test")}  # 0, 2 and 4 of five names
-    data = arrays.load(as_npz(tmp_path, GOOD | labels | {"names": np.array(["a", "b", "c", "b", "e"])}))
+    data = arrays.load_arrays(as_npz(tmp_path, GOOD | labels | {"names": np.array(["a", "b", "c", "b", "e"])}))
     assert data.names == ["a", "c", "e"]
     assert data.test.y.tolist() == [0, 2, 2, 1]
 
 
 def test_a_folder_is_memory_mapped(tmp_path):
-    data = arrays.load(as_folder(tmp_path, GOOD))
+    data = arrays.load_arrays(as_folder(tmp_path, GOOD))
     assert all(isinstance(split.source, np.memmap) for split in splits(data))
     assert not data.train.source.flags.writeable
 
 
 def test_other_arrays_in_the_file_do_no_harm(tmp_path):
     path = as_npz(tmp_path, GOOD | {"note": np.array(["hello"], dtype=object)})
-    same(arrays.load(path), arrays.load(as_folder(tmp_path, GOOD)))
+    same(arrays.load_arrays(path), arrays.load_arrays(as_folder(tmp_path, GOOD)))
 
 
 # ---- what is refused
-
-
-def refused(path: Path, *words: str) -> str:
-    with pytest.raises(InputError) as caught:
-        arrays.load(path)
-    text = str(caught.value)
-    assert "\n" not in text
-    for word in (str(path), *words):
-        assert word in text
-    return text
 
 
 def spoilt(name: str, row: int, value: float) -> dict:
@@ -294,7 +247,7 @@ def test_a_damaged_npz_gives_no_other_error(tmp_path):
         damaged[place] ^= 1
         path.write_bytes(damaged)
         try:
-            data = arrays.load(path)
+            data = arrays.load_arrays(path)
         except InputError:
             continue
         except Exception as error:
@@ -315,7 +268,7 @@ def test_a_damaged_header_in_a_folder_gives_no_other_error(tmp_path):
             damaged[place] ^= 1 << bit
             file.write_bytes(damaged)
             try:
-                arrays.load(folder)
+                arrays.load_arrays(folder)
             except InputError:
                 continue
             except Exception as error:
@@ -340,74 +293,6 @@ def test_an_npz_in_the_place_of_an_npy_is_refused(tmp_path):
 def test_a_missing_path_is_named(tmp_path):
     refused(tmp_path / "none.npz")
     with pytest.raises(InputError, match=r"no file or folder 'none/there\.npz'$"):
-        load("none/there.npz")
+        load_vectors("none/there.npz")
     with pytest.raises(InputError, match="did you mean 'glyphs-200'"):
-        load("glyphs200")
-
-
-# ---- larger than memory
-
-
-@pytest.fixture
-def ram(monkeypatch):
-    """Gives the machine as many bytes as asked."""
-    return lambda size: monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": size}.__getitem__)
-
-
-def test_an_npz_beyond_half_of_the_memory_is_refused_with_the_way_out(tmp_path, ram):
-    ram(100)
-    path = as_npz(tmp_path, GOOD)
-    assert refused(path).endswith(f"mtn convert {path} {tmp_path / 'data'}")
-
-
-def test_the_limit_is_half_of_the_memory(tmp_path, ram):
-    path = as_npz(tmp_path, GOOD)
-    with zipfile.ZipFile(path) as archive:
-        size = sum(entry.file_size for entry in archive.infolist())
-    ram(2 * size)
-    assert len(arrays.load(path).train) == 6
-    ram(2 * size - 2)
-    refused(path, "half of this machine's memory")
-
-
-def test_unpack_makes_the_folder_that_loads_to_the_same_samples(tmp_path, ram):
-    path = as_npz(tmp_path, GOOD | {"names": np.array(["pear", "fig", "apple"])})
-    loaded = arrays.load(path)
-    ram(100)
-    arrays.unpack(path, tmp_path / "data")
-    same(arrays.load(tmp_path / "data"), loaded)
-    assert isinstance(arrays.load(tmp_path / "data").train.source, np.memmap)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["data", "data.npz"]
-
-
-def test_unpack_takes_a_compressed_npz_and_makes_folders_above(tmp_path):
-    np.savez_compressed(tmp_path / "data.npz", **GOOD)
-    arrays.unpack(tmp_path / "data.npz", tmp_path / "new" / "data")
-    same(arrays.load(tmp_path / "new" / "data"), arrays.load(tmp_path / "data.npz"))
-
-
-def test_unpack_refuses_an_existing_folder_and_leaves_it(tmp_path):
-    path = as_npz(tmp_path, GOOD)
-    (tmp_path / "data").mkdir()
-    with pytest.raises(InputError, match="data exists already"):
-        arrays.unpack(path, tmp_path / "data")
-    assert list((tmp_path / "data").iterdir()) == []
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_unpack_refuses_a_damaged_npz_and_leaves_nothing(tmp_path, save):
-    path = tmp_path / "data.npz"
-    save(path, **GOOD)
-    damaged = bytearray(path.read_bytes())
-    damaged[100] ^= 0x40  # within the first array
-    path.write_bytes(damaged)
-    with pytest.raises(InputError, match=r"data\.npz"):
-        arrays.unpack(path, tmp_path / "data")
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_unpack_refuses_a_zip_without_the_arrays(tmp_path):
-    np.savez(tmp_path / "data.npz", other=np.ones(3))
-    with pytest.raises(InputError, match="x_train"):
-        arrays.unpack(tmp_path / "data.npz", tmp_path / "data")
-    assert not (tmp_path / "data").exists()
+        load_vectors("glyphs200")

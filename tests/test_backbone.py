@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mtn import augment, backbone
 from mtn.config import Images
+from mtn.encoders import augment, backbone
 from mtn.errors import InputError
 
 IMAGES = torch.randint(0, 256, (6, 16, 16, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
@@ -81,34 +81,37 @@ def test_jitter_keeps_a_grey_image_grey_and_blends_as_it_says() -> None:
 
 @pytest.mark.parametrize(("side", "stem", "kernel"), [(32, None, 3), (64, None, 3), (65, None, 7), (32, "large", 7)])
 def test_small_images_keep_their_first_pixels(side: int, stem: str | None, kernel: int) -> None:
-    network = backbone.make(Images(side=side, stem=stem, network="resnet10", width=4), signed=False)
+    torch.manual_seed(0)
+    network = backbone.make_backbone(Images(side=side, stem=stem, network="resnet10", width=4), signed=False)
     assert network.conv1.kernel_size == (kernel, kernel)
-    seen = backbone.look(network, torch.rand(2, 3, side, side))
+    seen = backbone.compute_features(network, torch.rand(2, 3, side, side))
     assert seen.x.shape == (2, 32) and [found.shape[1] for found in seen.maps] == [4, 8, 16, 32]
     torch.testing.assert_close(seen.x.norm(dim=1), torch.ones(2))
 
 
 def test_signed_features_may_be_negative() -> None:
+    torch.manual_seed(0)
     images = torch.rand(4, 3, 16, 16)
     for signed in (False, True):
-        network = backbone.make(Images(side=16, network="resnet10", width=4), signed)
-        assert bool((backbone.look(network, images).x < 0).any()) == signed
+        network = backbone.make_backbone(Images(side=16, network="resnet10", width=4), signed)
+        assert bool((backbone.compute_features(network, images).x < 0).any()) == signed
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
 def test_weights_come_from_a_checkpoint_without_its_classifier(suffix: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
     small = Images(side=16, width=4)
-    source = backbone.make(small, signed=False)
+    source = backbone.make_backbone(small, signed=False)
     weights = {**source.state_dict(), "fc.weight": torch.zeros(10, 32), "fc.bias": torch.zeros(10)}
     path = tmp_path / f"weights.{suffix}"
     if suffix == "pt":
         torch.save(weights, path)
     else:
         save_file({name: weight.contiguous() for name, weight in weights.items()}, path)
-    loaded = backbone.make(small.model_copy(update={"weights": str(path)}), signed=False)
+    loaded = backbone.make_backbone(small.model_copy(update={"weights": str(path)}), signed=False)
     assert all(torch.equal(weight, loaded.state_dict()[name]) for name, weight in source.state_dict().items())
     with pytest.raises(InputError, match=r"images\.weights: .*weights.*size mismatch"):
-        backbone.make(Images(side=16, width=8, weights=str(path)), signed=False)
+        backbone.make_backbone(Images(side=16, width=8, weights=str(path)), signed=False)
 
 
 def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -116,4 +119,4 @@ def test_weights_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.safetensors").write_text("hello")
     for name in ("text.pt", "text.safetensors", "absent.pt"):
         with pytest.raises(InputError, match=rf"images\.weights: .*{name}"):
-            backbone.make(Images(side=16, weights=str(tmp_path / name)), signed=False)
+            backbone.make_backbone(Images(side=16, weights=str(tmp_path / name)), signed=False)

@@ -1,10 +1,6 @@
 """The estimator: scikit-learn's own contract, and what it promises beyond it."""
 
-import json
-import os
-import pickle
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,36 +18,15 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mtn
-from conftest import cluster_arrays
-from mtn import MTNClassifier, calibration, checkpoint, lesson
+from classifiers import QUICK, classifier, some
+from cluster_data import ARRAYS, LABELS, TEST, TRAIN, TRUE
+from mtn import MTNClassifier, batches, calibration
 from mtn.errors import InputError
 
 ROOT = Path(__file__).parent.parent
-QUICK = {"method.size": "small", "train.epochs": 3, "train.min_steps": 10}
-ARRAYS = cluster_arrays()
-X, Y = ARRAYS["x_train"], np.array([f"class {label:02}" for label in ARRAYS["y_train"]])
-TEST, TRUE = ARRAYS["x_test"], np.array([f"class {label:02}" for label in ARRAYS["y_test"]])
 
 
-def some(*labels: int) -> np.ndarray:
-    return np.isin(ARRAYS["y_train"], labels)
-
-
-def classifier(method: str = "mtn", **options: Any) -> MTNClassifier:
-    return MTNClassifier(method, **{"memory": 60, "k": 5, "settings": QUICK} | options)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    pictures = np.arange(len(X) * 12, dtype=np.uint8).reshape(-1, 3, 4)
-    classifier().fit(X, Y, ids=[f"file {row}" for row in range(len(X))], thumbnails=pictures).save(folder)
-    return folder
-
-
-@pytest.fixture
-def taught(saved: Path) -> MTNClassifier:
-    return MTNClassifier.load(saved)
+X, Y = TRAIN, LABELS
 
 
 @parametrize_with_checks([MTNClassifier(settings={"train.min_steps": 20}), MTNClassifier("slda")])
@@ -67,7 +42,7 @@ def test_classes_of_any_number_come_unannounced_and_stay_sorted() -> None:
     for group in ([7], [3, 11], [0, 1, 2, 4, 5, 6]):
         it.partial_fit(X[some(*group)], Y[some(*group)])
     assert it.classes_.tolist() == [f"class {label:02}" for label in (0, 1, 2, 3, 4, 5, 6, 7, 11)]
-    assert it._names[:3] == ["class 07", "class 03", "class 11"]  # inside, order of arrival
+    assert it.state_.names[:3] == ("class 07", "class 03", "class 11")  # inside, order of arrival
     known = np.isin(TRUE, it.classes_)
     assert it.score(TEST[known], TRUE[known]) > 0.6
     assert np.array_equal(it.classes_[it.predict_proba(TEST).argmax(1)], it.predict(TEST))
@@ -80,19 +55,19 @@ def test_classes_of_any_number_come_unannounced_and_stay_sorted() -> None:
     assert len(it.memory_) <= 60
 
 
-def test_an_interrupt_in_the_middle_leaves_the_old_model(taught: MTNClassifier, monkeypatch: Any) -> None:
-    before, weights = taught.predict_proba(TEST), dict(vars(taught))
+def test_an_interrupt_in_the_middle_leaves_the_old_model(fitted: MTNClassifier, monkeypatch: Any) -> None:
+    before, weights = fitted.predict_proba(TEST), dict(vars(fitted))
 
     def interrupt(self: object, step: int) -> None:
         if step == 2:
             raise KeyboardInterrupt
         return original(self, step)
 
-    original = lesson.Lesson.batch
-    monkeypatch.setattr(lesson.Lesson, "batch", interrupt)
+    original = batches.StageBatches.batch
+    monkeypatch.setattr(batches.StageBatches, "batch", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        taught.partial_fit(X, np.repeat("new", len(X)))
-    assert vars(taught) == weights and np.array_equal(taught.predict_proba(TEST), before)
+        fitted.partial_fit(X, np.repeat("new", len(X)))
+    assert vars(fitted) == weights and np.array_equal(fitted.predict_proba(TEST), before)
 
 
 def test_the_same_seed_gives_the_same_answers_and_the_global_random_state_is_left_alone() -> None:
@@ -111,16 +86,6 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(method: str) -> None:
     )
     assert it.classes_.dtype.kind == "U"
     np.testing.assert_allclose(it.predict_proba(TEST[:13]), whole[:13], 0, 1e-12)
-
-
-@pytest.mark.parametrize("method", ["joint", "bic", "slda", "knn"])
-def test_what_methods_remember_survives_the_disk(method: str, tmp_path: Path) -> None:
-    it = classifier(method).fit(X[some(0, 1, 2)], Y[some(0, 1, 2)])
-    it.save(tmp_path)
-    again = MTNClassifier.load(tmp_path)
-    for one in (it, again):
-        one.partial_fit(X[some(3, 4)], Y[some(3, 4)])
-    assert np.array_equal(it.predict_proba(TEST), again.predict_proba(TEST))
 
 
 def test_what_is_kept_is_not_the_callers_array() -> None:
@@ -155,18 +120,18 @@ def test_importing_the_package_loads_neither_torch_nor_scikit_learn() -> None:
 # ---- what is remembered
 
 
-def test_neighbours_by_hand_and_ids_of_ones_own(taught: MTNClassifier) -> None:
-    distances, rows = taught.kneighbors(TEST[:4], 3)
-    unit = taught._learner.memory.x.double().numpy()
+def test_neighbours_by_hand_and_ids_of_ones_own(fitted: MTNClassifier) -> None:
+    distances, rows = fitted.kneighbors(TEST[:4], 3)
+    unit = fitted.state_.learner.memory.vectors().double().numpy()
     cosines = TEST[:4] / np.linalg.norm(TEST[:4], axis=1, keepdims=True) @ unit.T
     assert np.array_equal(rows, np.argsort(-cosines, axis=1)[:, :3])
     np.testing.assert_allclose(distances, 1 - np.take_along_axis(cosines, rows, 1), atol=1e-6)
-    record = taught.memory_[rows[0, 0]]
+    record = fitted.memory_[rows[0, 0]]
     number = int(str(record.id).removeprefix("file "))
     assert record.position == rows[0, 0] and record.label == Y[number]
-    assert np.array_equal(taught.thumbnails_[record.id], (np.arange(12) + 12 * number).astype(np.uint8).reshape(3, 4))
+    assert np.array_equal(fitted.thumbnails_[record.id], (np.arange(12) + 12 * number).astype(np.uint8).reshape(3, 4))
     with pytest.raises(InputError, match="n_neighbors must be from 1 to 60"):
-        taught.kneighbors(TEST, 61)
+        fitted.kneighbors(TEST, 61)
 
 
 def test_running_numbers_never_meet_ids_of_ones_own() -> None:
@@ -182,26 +147,26 @@ def test_exemplars_are_removed_and_relabelled_and_means_follow(tmp_path: Path) -
     first = it.memory_[0]
     it.relabel_exemplar(first.id, "class 05")
     assert next(one for one in it.memory_ if one.id == first.id).label == "class 05"
-    memory = it._learner.memory
-    mean = torch.nn.functional.normalize(memory.x[memory.y == it._names.index("class 05")].sum(0), dim=0)
-    torch.testing.assert_close(it._learner.method.means[it._names.index("class 05")], mean)
+    memory = it.state_.learner.memory
+    mean = torch.nn.functional.normalize(memory.vectors(memory.y == it.state_.names.index("class 05")).sum(0), dim=0)
+    torch.testing.assert_close(it.state_.learner.method.means[it.state_.names.index("class 05")], mean)
     it.remove_exemplar(first.id)
     assert len(it.memory_) == 59 and first.id not in [one.id for one in it.memory_]
     with pytest.raises(InputError, match="no exemplar has the id"):
         it.remove_exemplar(first.id)
 
 
-def test_a_class_is_renamed_and_thumbnails_go_with_what_is_forgotten(taught: MTNClassifier) -> None:
-    before = taught.predict(TEST)
-    taught.rename("class 03", "a third")
-    after = taught.predict(TEST)
+def test_a_class_is_renamed_and_thumbnails_go_with_what_is_forgotten(fitted: MTNClassifier) -> None:
+    before = fitted.predict(TEST)
+    fitted.rename("class 03", "a third")
+    after = fitted.predict(TEST)
     assert np.array_equal(np.where(before == "class 03", "a third", before), after)
     with pytest.raises(InputError, match="must not be the label of another class"):
-        taught.rename("a third", "class 04")
+        fitted.rename("a third", "class 04")
     with pytest.raises(InputError, match="same type as the labels"):
-        taught.rename("a third", 3)
-    taught.forget("a third")
-    assert len(taught.thumbnails_) == len(taught.memory_) == 55
+        fitted.rename("a third", 3)
+    fitted.forget("a third")
+    assert len(fitted.thumbnails_) == len(fitted.memory_) == 55
 
 
 # ---- the unknown, and probabilities
@@ -233,71 +198,6 @@ def test_the_temperature_is_that_of_least_log_loss() -> None:
     assert calibration.temperature(torch.eye(5), torch.arange(5)) > 1e-2  # perfect answers do not ask for T = 0
 
 
-# ---- on disk
-
-
-def test_a_round_trip_changes_nothing(taught: MTNClassifier, saved: Path, tmp_path: Path) -> None:
-    taught.save(tmp_path / "again")
-    names = [sorted(file.name for file in folder.iterdir()) for folder in (saved, tmp_path / "again")]
-    assert names[0] == names[1]  # named after their content
-    other = MTNClassifier.load(tmp_path / "again")
-    for ask in (other.predict_proba, other.decision_function, other.novelty):
-        assert np.array_equal(ask(TEST), getattr(taught, ask.__name__)(TEST))
-    assert other.memory_ == taught.memory_ and other.history_ == taught.history_
-    assert other.explain(TEST[:3]) == taught.explain(TEST[:3])
-    assert other.get_params() == taught.get_params()
-
-
-@pytest.mark.parametrize("failing", range(4))
-def test_a_failure_at_any_write_leaves_the_old_model_or_the_new(
-    failing: int, taught: MTNClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taught.save(tmp_path)
-    (tmp_path / "mine.txt").write_text("left alone")
-    answers = [taught.predict_proba(TEST)]
-    taught.partial_fit(X[:30] + 5, np.repeat("new", 30))
-    answers.append(taught.predict_proba(TEST))
-    writes = []
-
-    def broken(path: Path, fill: Any) -> None:
-        writes.append(path)
-        if len(writes) == failing + 1:
-            fill(path.with_name(f".{path.name}.partial"))
-            raise OSError("no space left")
-        original(path, fill)
-
-    original = checkpoint.write
-    monkeypatch.setattr(checkpoint, "write", broken)
-    with pytest.raises(OSError, match="no space"):
-        taught.save(tmp_path)
-    monkeypatch.undo()
-    found = MTNClassifier.load(tmp_path).predict_proba(TEST)
-    assert np.array_equal(found, answers[failing == 3])  # weights, memory, model.json, then the card
-    taught.save(tmp_path)
-    assert np.array_equal(MTNClassifier.load(tmp_path).predict_proba(TEST), answers[1])
-    kept = sorted(re.sub("[0-9a-f]{16}", "*", file.name) for file in tmp_path.iterdir())
-    assert kept == [".lock", "README.md", "memory-*.safetensors", "mine.txt", "model.json", "weights-*.safetensors"]
-
-
-def test_a_process_killed_while_saving_leaves_a_whole_model(saved: Path, tmp_path: Path) -> None:
-    code = f"""
-from mtn import MTNClassifier
-one, two = MTNClassifier.load({str(saved)!r}), MTNClassifier.load({str(saved)!r}).forget("class 00")
-while True:
-    for it in (one, two):
-        it.save({str(tmp_path)!r})
-        print(".", flush=True)
-"""
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    for _ in range(7):
-        process.stdout.readline()
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    assert len(MTNClassifier.load(tmp_path).classes_) in (11, 12)
-
-
 # ---- bad input: one clear error, and the model as it was
 
 
@@ -323,69 +223,17 @@ while True:
         (lambda it: it.set_params(method="nothing").fit(X, Y), "no method 'nothing'"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_clear_error(taught: MTNClassifier, act: Any, message: str) -> None:
-    before = taught.predict_proba(TEST)
+def test_bad_input_is_one_clear_error(fitted: MTNClassifier, act: Any, message: str) -> None:
+    before = fitted.predict_proba(TEST)
     with pytest.raises(ValueError, match=message):
-        act(taught)
-    assert np.array_equal(taught.predict_proba(TEST), before) and taught.n_features_in_ == 16
+        act(fitted)
+    assert np.array_equal(fitted.predict_proba(TEST), before) and fitted.n_features_in_ == 16
 
 
 def test_before_anything_is_learned_every_question_is_refused() -> None:
     for ask in ("predict", "predict_proba", "novelty", "explain", "kneighbors", "forget", "save"):
         with pytest.raises(NotFittedError):
             getattr(MTNClassifier(), ask)(TEST)
-
-
-def test_a_damaged_foreign_or_newer_folder_is_named(taught: MTNClassifier, tmp_path: Path) -> None:
-    def refused(message: str, change: Any) -> None:
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        taught.save(folder)
-        change(folder)
-        with pytest.raises(InputError, match=message):
-            MTNClassifier.load(folder)
-
-    def one(folder: Path, name: str) -> Path:
-        (file,) = folder.glob(f"{name}*")
-        return file
-
-    def edit(folder: Path, **changes: Any) -> None:
-        facts = json.loads((folder / "model.json").read_text())
-        (folder / "model.json").write_text(json.dumps(facts | changes))
-
-    refused("format 99, .* upgrade", lambda folder: edit(folder, format=99))
-    refused("weights-.* is damaged", lambda folder: one(folder, "weights").write_bytes(pickle.dumps({"a": 1})))
-    refused("memory-.* cannot be read", lambda folder: one(folder, "memory").unlink())
-    refused("memory-.* is damaged", lambda folder: one(folder, "memory").write_bytes(b"half"))
-    refused("model.json is damaged", lambda folder: (folder / "model.json").write_bytes(pickle.dumps({"a": 1})))
-    refused("model.json is damaged", lambda folder: edit(folder, labels=None))
-    refused("model.json is damaged", lambda folder: edit(folder, files={"weights": {"name": "../x", "sha256": ""}}))
-    facts = taught._learner.config.model_dump()
-    foreign = facts | {"method": facts["method"] | {"name": "antigravity:Method"}}
-    refused("import antigravity first", lambda folder: edit(folder, configuration=foreign))
-    assert "antigravity" not in sys.modules
-    with pytest.raises(InputError, match="holds no model"):
-        MTNClassifier.load(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "precious.txt").write_text("mine")
-    with pytest.raises(InputError, match="not empty and not a model"):
-        taught.save(tmp_path / "mine")
-
-
-def test_a_model_of_format_1_answers_as_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its network had no rows of its own for the query as it came: without them the sum is the old one."""
-    it = classifier("practical").fit(X, Y)
-    it._learner.method.network.raw.data.zero_()
-    state = it._learner.method.state_dict()
-    old = {name: tensor for name, tensor in state.items() if name not in ("network.raw", "network.log_scale")}
-    old["taught"] = old.pop("network.taught")
-    monkeypatch.setattr(it._learner.method, "state_dict", lambda: old)
-    monkeypatch.setattr("mtn.store.FORMAT", 1)
-    it.save(tmp_path)
-    monkeypatch.undo()
-    again = MTNClassifier.load(tmp_path)
-    assert np.array_equal(again.predict_proba(TEST), it.predict_proba(TEST))
-    again.partial_fit(X[:20], [f"again {label}" for label in Y[:20]]).save(tmp_path)
-    assert np.isfinite(MTNClassifier.load(tmp_path).predict_proba(TEST)).all()
 
 
 # ---- the documentation
@@ -427,9 +275,9 @@ def test_a_table_with_named_columns() -> None:
 
 
 def test_an_answer_does_not_depend_on_how_many_are_scored_at_once(
-    taught: MTNClassifier, monkeypatch: pytest.MonkeyPatch
+    fitted: MTNClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, known = taught.predict(TEST), taught.predict(TEST, unknown="?")
-    monkeypatch.setattr("mtn.classifier.SCORES", 1)
-    assert taught.predict(TEST).tolist() == whole.tolist()
-    assert taught.predict(TEST, unknown="?").tolist() == known.tolist()
+    whole, known = fitted.predict(TEST), fitted.predict(TEST, unknown="?")
+    monkeypatch.setattr("mtn.classifier.queries.MAX_SCORES", 1)
+    assert fitted.predict(TEST).tolist() == whole.tolist()
+    assert fitted.predict(TEST, unknown="?").tolist() == known.tolist()

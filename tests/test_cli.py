@@ -9,28 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import cluster_arrays
-from mtn import cli, config
+from cluster_data import cluster_arrays
+from commands import TINY
+from mtn import recipes
+from mtn.cli import main, models
+from mtn.data import sources
+from mtn.experiments import run
 from mtn.version import __version__
-
-TINY = ["--set", "stream.first=6", "--set", "stream.step=3", "--set", "memory.total=40", "--set", "method.size=small",
-        "--set", "train.epochs=1", "--set", "train.min_steps=5"]  # fmt: skip
-
-
-def mtn(*arguments: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command."""
-    monkeypatch.setattr(sys, "argv", ["mtn", *arguments])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-        raise SystemExit(0)
-    captured = capsys.readouterr()
-    return int(end.value.code or 0), captured.out, captured.err
-
-
-@pytest.fixture
-def call(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    return lambda *arguments: mtn(*arguments, capsys=capsys, monkeypatch=monkeypatch)
 
 
 def test_run_compare_and_what_they_leave(call, clusters: Path, tmp_path: Path) -> None:
@@ -141,21 +126,60 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(call, tmp_
 def test_an_interrupted_run_says_how_to_go_on(call, clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["run", "clinc150", "--set", f"stream.data={clusters}", *TINY, "--out", "run"]
     with monkeypatch.context() as patch:
-        patch.setattr(cli.running.Run, "evaluate", lambda self, task: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(run.StreamTrainer, "evaluate", lambda self, task: (_ for _ in ()).throw(KeyboardInterrupt))
         code, _, err = call(*arguments)
     assert code == 130 and "the same command goes on" in err
     assert call(*arguments)[0] == 0
 
 
 def test_the_module_is_the_command(clusters: Path) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "mtn", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "mtn", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"mtn {__version__}\n"
-    assert " torch\n" in done.stderr and " sklearn\n" not in done.stderr  # slow to import: not before it is needed
+
+
+SLOW = {"torch", "numpy", "sklearn", "matplotlib", "pandas", "pydantic", "rich"}
+"""Packages that take long to import."""
+
+
+def loaded(program: str) -> set[str]:
+    """Which of the slow packages a program has imported when it ends."""
+    code = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n{program}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return SLOW & set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], *([name, "--help"] for name in main.COMMANDS)], ids=" ".join
+)
+def test_help_and_version_load_nothing_slow(words: list[str]) -> None:
+    command = f"sys.argv = {['mtn', *words]}\nfrom mtn.__main__ import main\nmain()"
+    assert loaded(command) <= {"pydantic"}  # which typer uses to parse values
+
+
+def test_importing_loads_what_is_used_and_no_more() -> None:
+    assert not loaded("import mtn")
+    assert not loaded("from mtn import InputError")
+    assert loaded("from mtn import Config") == {"pydantic"}
+    assert "torch" in loaded("from mtn import run") and "sklearn" not in loaded("from mtn import run")
+    assert "matplotlib" not in loaded("from mtn import MTNClassifier")
+
+
+def test_a_command_sets_one_thread_a_core(clusters: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    command = f"import sys; sys.argv = ['mtn', 'convert', {str(clusters)!r}, {str(tmp_path / 'folder')!r}]\n"
+    code = f"{command}from mtn.cli.main import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
+    code += "import torch; from mtn.runtime.cores import core_count; assert torch.get_num_threads() == core_count()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_help_texts_are_those_of_what_they_tell_about() -> None:
+    """Written down twice, because help must not import torch."""
+    assert sources.LABELLED.capitalize() + "." == models.TEACHING
+    assert f"Each {sources.UNLABELLED}." == models.ASKING
 
 
 def test_every_key_of_the_interface_exists() -> None:
     promised = """seed stream.data stream.first stream.step stream.order memory.total memory.per_class memory.select
         method.name method.k method.size method.labels method.rank method.readout device stream.evaluate train.epochs
         train.min_steps train.lr train.schedule train.optimizer train.batch train.replay train.loss train.temperature"""
-    assert set(promised.split()) <= set(config.keys())
+    assert set(promised.split()) <= set(recipes.keys())

@@ -17,23 +17,17 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import cluster_arrays
-from mtn import MTNClassifier, checkpoint, commands
+from cluster_data import ARRAYS, LABELS, TEST, TRAIN
+from commands import file_contents
+from dataset_files import write_images
+from mtn import MTNClassifier
 from mtn.errors import InputError
-from test_cli import mtn
-from test_inputs import write_images
+from mtn.recipes import with_changes
+from mtn.storage import files
+from mtn.storage.model_folder import checksum
 
-ARRAYS = cluster_arrays()
-TRAIN, LABELS = ARRAYS["x_train"], np.array([f"class {label:02}" for label in ARRAYS["y_train"]])
-TEST, TRUE = ARRAYS["x_test"], np.array([f"class {label:02}" for label in ARRAYS["y_test"]])
 QUICK = ["--method", "mtn", "--memory", "60", "--set", "method.size=small", "--set", "method.k=5",
          "--set", "train.epochs=3"]  # fmt: skip
-
-
-@pytest.fixture
-def call(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    return lambda *arguments: mtn(*arguments, capsys=capsys, monkeypatch=monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +41,6 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def model(taught: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(taught, tmp_path / "model"))
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 # ---- vectors
@@ -94,8 +84,8 @@ def test_a_model_is_taught_asked_changed_and_described(call, tmp_path: Path) -> 
 
 def test_info_tells_the_weight_of_each_part(taught: Path) -> None:
     classifier = MTNClassifier.load(taught)
-    classifier._learner.method.register_buffer("weights", torch.tensor([0.75, 0.5]))
-    assert commands.about(classifier)["weights"] == {"prototypes": 0.75, "network": 0.5}
+    classifier.state_.learner.method.register_buffer("weights", torch.tensor([0.75, 0.5]))
+    assert classifier.info()["weights"] == {"prototypes": 0.75, "network": 0.5}
 
 
 def test_a_table_teaches_text_or_a_model_s_integers(call, tmp_path: Path) -> None:
@@ -167,7 +157,7 @@ def test_an_exported_network_gives_the_scores(call, tmp_path: Path, method: str)
         _, rows = classifier.kneighbors(TEST)
         known = {label: place for place, label in enumerate(classifier.classes_.tolist())}
         labels = np.array([known[one.label] for one in classifier.memory_])
-        near = classifier._learner.memory.x.numpy()[rows]
+        near = classifier.state_.learner.memory.vectors().numpy()[rows]
         feed |= {"neighbours": near, "labels": labels[rows], "mask": np.ones(rows.shape, bool)}
     (scores,) = session.run(None, feed)
     np.testing.assert_allclose(scores, classifier.decision_function(TEST), atol=1e-4)
@@ -185,22 +175,22 @@ def test_a_missing_extra_is_named(call, model: Path, monkeypatch: pytest.MonkeyP
 def endless(model: Path) -> None:
     """Make the next lesson of a model last for ever."""
     classifier = MTNClassifier.load(model)
-    classifier._learner.config = classifier._learner.config.replace(train={"min_steps": 10**9})
+    classifier.state_.learner.config = with_changes(classifier.state_.learner.config, train={"min_steps": 10**9})
     classifier.save(model)
 
 
 def test_a_second_learn_is_refused_and_a_kill_leaves_the_old_model(call, model: Path, tmp_path: Path) -> None:
     endless(model)
     np.savez("more.npz", x=TRAIN[180:], y=LABELS[180:])
-    before = content(model)
+    before = file_contents(model)
     started = (
-        "import sys; from mtn import cli, learn; inner = learn.Learner.learn_task\n"
-        "learn.Learner.learn_task = lambda *a, **o: (open('training', 'w').close(), inner(*a, **o))\n"
+        "import sys; from mtn import training; from mtn.cli import main as cli; inner = training.Learner.learn_task\n"
+        "training.Learner.learn_task = lambda *a, **o: (open('training', 'w').close(), inner(*a, **o))\n"
         "sys.argv = ['mtn', 'learn', 'model', 'more.npz']; cli.main()"
     )
     process = subprocess.Popen([sys.executable, "-c", started], cwd=tmp_path)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (tmp_path / "training").exists():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
@@ -216,7 +206,7 @@ def test_a_second_learn_is_refused_and_a_kill_leaves_the_old_model(call, model: 
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert content(model) == before
+    assert file_contents(model) == before
     assert call("forget", "model", "class 00")[0] == 0  # the lock went with the process
 
 
@@ -297,12 +287,12 @@ def prepared(taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_line_and_exit_code_2_and_nothing_changes(call, prepared: Path, case: str) -> None:
     os.chdir(prepared)  # `call` goes back
-    before = content(prepared)
+    before = file_contents(prepared)
     arguments, expected = BAD[case]
     code, _, err = call(*arguments)
     assert code == 2 and expected in err
     assert err.startswith("error: ") and err.count("\n") == 1
-    assert content(prepared) == before
+    assert file_contents(prepared) == before
     assert not (prepared / "new").exists() and not (prepared / "absent").exists()
 
 
@@ -321,7 +311,7 @@ def damage(kind: str, model: Path) -> None:
         weights.write_bytes(pickle.dumps(Loud()))
         facts = json.loads((model / "model.json").read_text())
         facts["files"]["weights"]["sha256"] = hashlib.sha256(weights.read_bytes()).hexdigest()
-        checkpoint.write_json(model / "model.json", facts)
+        files.write_json(model / "model.json", facts | {"checksum": checksum(facts)})
 
 
 class Loud:
@@ -333,9 +323,9 @@ class Loud:
 def test_a_damaged_model_is_one_error_whatever_is_asked(call, model: Path, tmp_path: Path, kind: str) -> None:
     damage(kind, model)
     np.savez("good.npz", x=TRAIN[:60], y=LABELS[:60])
-    before = content(model)
+    before = file_contents(model)
     for command in (["predict", "model", "good.npz"], ["learn", "model", "good.npz"], ["forget", "model", "class 00"]):
         code, _, err = call(*command)
         assert code == 2 and err.startswith("error: model/") and err.count("\n") == 1
-        assert content(model) == before
+        assert file_contents(model) == before
     assert not (tmp_path / "run-by-pickle").exists()

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtn import checkpoint
-from mtn.compare import MARK, cell, compare
-from mtn.config import Config, recipe
+from commands import TINY
+from mtn.config import Config
 from mtn.errors import InputError
+from mtn.experiments.compare import MARK, compare, run_config
 from mtn.methods import METHODS
-from test_cli import TINY, call  # noqa: F401 (a fixture)
+from mtn.recipes import recipe, with_changes
+from mtn.search import Location
+from mtn.search.collection import Collection
+from mtn.storage import files
 
 MEASURED = ("seconds", "train_samples_per_second", "peak_memory_mb")
 
@@ -40,7 +43,7 @@ def test_two_processes_give_the_same_results_in_the_same_order_as_one(config: Co
 
 
 def test_a_cell_that_cannot_run_is_named_and_does_not_stop_the_others(config: Config, tmp_path: Path) -> None:
-    one_each = config.replace(memory={"total": 12})
+    one_each = with_changes(config, memory={"total": 12})
     told: list[str] = []
     with pytest.raises(InputError, match=r"bic-seed0: .*memory\.total.*the others are in"):
         compare(one_each, ["bic", "knn", "ncm"], [0], tmp_path, on_result=lambda r: told.append(r["method"]), jobs=1)
@@ -60,7 +63,7 @@ def test_finished_cells_are_not_repeated(config: Config, tmp_path: Path) -> None
 COMPARE = """
 import sys
 from pathlib import Path
-from mtn.compare import compare
+from mtn.experiments.compare import compare
 from mtn.config import Config
 compare(Config.model_validate_json(Path(sys.argv[1]).read_text()), ["er", "lwf"], [0], Path(sys.argv[2]), jobs=2)
 """
@@ -70,14 +73,14 @@ def is_at_work(folder: Path) -> bool:
     if not (folder / ".lock").exists():
         return False
     try:
-        with checkpoint.lock(folder):
+        with files.lock(folder):
             return False
     except InputError:
         return True
 
 
 def test_a_killed_comparison_leaves_nobody_at_work_in_its_folders(config: Config, tmp_path: Path) -> None:
-    endless = config.replace(train={"min_steps": 10**7})
+    endless = with_changes(config, train={"min_steps": 10**7})
     (tmp_path / "config.json").write_text(endless.model_dump_json())
     command = [sys.executable, "-c", COMPARE, str(tmp_path / "config.json"), str(tmp_path / "out")]
     process = subprocess.Popen(command)
@@ -114,7 +117,7 @@ def test_every_order_with_every_seed_each_in_a_folder_that_says_so(config: Confi
 
 def test_one_order_given_is_as_if_the_recipe_had_it(config: Config, tmp_path: Path) -> None:
     (given,) = compare(config, ["ncm"], [0], tmp_path, jobs=1, orders=[7])
-    (same,) = compare(config.replace(stream={"order": 7}), ["ncm"], [0], tmp_path, jobs=1)  # found finished
+    (same,) = compare(with_changes(config, stream={"order": 7}), ["ncm"], [0], tmp_path, jobs=1)  # found finished
     assert given == same and (tmp_path / "ncm-seed0").is_dir()
 
 
@@ -123,7 +126,7 @@ def test_orders_that_cannot_be_compared_are_refused_before_anything_runs(config:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / f"{folder}.txt").write_text("\n".join(map(str, classes)))
         (tmp_path / folder / "same.txt").write_text("\n".join(map(str, range(12))))
-    named = config.replace(stream={"tasks": [["0", "1"], ["2"]], "first": None, "step": None})
+    named = with_changes(config, stream={"tasks": [["0", "1"], ["2"]], "first": None, "step": None})
     bad = {
         "stream.tasks names the classes": (named, [1, 2]),
         "two files of the same name": (config, [str(tmp_path / folder / "same.txt") for folder in "ab"]),
@@ -137,7 +140,7 @@ def test_orders_that_cannot_be_compared_are_refused_before_anything_runs(config:
         assert not (tmp_path / "out").exists()
 
 
-def test_all_methods_are_the_whole_table(call, clusters: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_all_methods_are_the_whole_table(call, clusters: Path, tmp_path: Path) -> None:
     """No cell runs: the device is not there. What was to be compared is written down before."""
     absent = "cuda" if not torch.cuda.is_available() else "mps"
     common = ("--set", f"stream.data={clusters}", *TINY, "--set", f"device={absent}", "--jobs", "1", "--out", "all")
@@ -149,8 +152,32 @@ def test_all_methods_are_the_whole_table(call, clusters: Path, tmp_path: Path) -
 
 def test_a_method_with_a_recipe_of_its_own_brings_its_values(configure) -> None:
     config = configure()
-    mine = cell(config, "practical", 3, 1)
+    mine = run_config(config, "practical", 3, 1)
     assert (mine.train, mine.method.size) == (recipe("practical").train, "small")
     assert (mine.memory, mine.stream.data, mine.seed, mine.stream.order) == (config.memory, config.stream.data, 3, 1)
     changed = recipe("practical", ["train.min_steps=7"])
-    assert cell(changed, "practical", 0, 1993).train.min_steps == 7
+    assert run_config(changed, "practical", 0, 1993).train.min_steps == 7
+
+
+def test_cells_with_a_memory_in_milvus_have_a_collection_each(config: Config, tmp_path: Path) -> None:
+    for package in ("pymilvus", "milvus_lite"):
+        pytest.importorskip(package, reason=f"{package} is not there: pip install 'mtn[milvus]'")
+    uri = str(tmp_path / "memory.db")
+    remote = with_changes(config, memory={"store": "milvus", "uri": uri})
+    with pytest.raises(InputError, match=r"--jobs must be 1: memory\.uri is a file"):
+        compare(remote, ["knn", "er"], [0], tmp_path / "remote", jobs=2)
+    results = compare(remote, ["knn", "er"], [0], tmp_path / "remote")
+    local = compare(config, ["knn", "er"], [0], tmp_path / "local", jobs=1)
+    assert [result["accuracy"] for result in results] == [result["accuracy"] for result in local]
+    names = [(tmp_path / "remote" / f"{method}-seed0" / "collection").read_text() for method in ("knn", "er")]
+    assert len(set(names)) == 2
+    total = config.memory.total
+    assert [Collection(Location(uri, name), 16).count(tasks=3) for name in names] == [total, total]
+
+
+def test_every_key_reaches_the_cells(config: Config) -> None:
+    """Those too that are no part of what a run is."""
+    remote = with_changes(config, log="tensorboard", memory={"store": "milvus", "uri": "http://localhost:19530"})
+    for method in ("knn", "practical"):  # the second has a recipe of its own
+        cell = run_config(remote, method, 0, 1993)
+        assert (cell.log, cell.memory) == (remote.log, remote.memory)

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from matplotlib.colors import to_hex
 
-from conftest import cluster_arrays
+from cluster_data import ARRAYS
 from mtn import MTNClassifier, evidence
+from mtn.classifier import as_queries
+from mtn.experiments import evidence_figure
 from mtn.model import MemoryTransformer
 from mtn.neighbours import nearest
-
-ARRAYS = cluster_arrays()
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,10 @@ def test_evidence_is_what_the_model_saw(taught: MTNClassifier) -> None:
     x = ARRAYS["x_test"][:4]
     found = taught.explain(x)
     distances, rows = taught.kneighbors(x)
-    samples = taught._validate(x)
-    batch = nearest(samples, taught._learner.memory, 5)[slice(None)]
+    samples = as_queries(x)
+    batch = nearest(samples, taught.state_.learner.memory, 5)[slice(None)]
     with torch.no_grad():
-        adapted = F.normalize(taught._learner.method.network.adapt(samples.x(), batch), dim=2)
+        adapted = F.normalize(taught.state_.learner.method.network.adapt(samples.x(), batch), dim=2)
     for query, one in enumerate(found):
         assert one.prediction == taught.predict(x)[query]
         assert one.probability == pytest.approx(taught.predict_proba(x)[query].max())
@@ -71,19 +71,19 @@ def test_a_method_without_a_transformer_has_similarities_only() -> None:
 def test_the_figure_has_a_row_a_query_and_marks_the_predicted_class(taught: MTNClassifier, tmp_path: Path) -> None:
     found = taught.explain(ARRAYS["x_test"][:2])
     images = {near.id: np.full((6, 6), 128, np.uint8) for one in found for near in one.neighbours[:4]}
-    figure = evidence.plot(found, images, [np.zeros((6, 6, 3), np.uint8)] * 2)
+    figure = evidence_figure.plot(found, images, [np.zeros((6, 6, 3), np.uint8)] * 2)
     assert len(figure.axes) == 2 * 2 * 6
     titles = [axes.get_title() for axes in figure.axes]
     assert titles.count("query") == 2
     marked = [axes for axes in figure.axes if axes.get_title().startswith("✓")]
     assert len(marked) == sum(near.label == one.prediction for one in found for near in one.neighbours)
-    assert all(to_hex(axes.title.get_color()) == evidence.SAME.lower() for axes in marked)
+    assert all(to_hex(axes.title.get_color()) == evidence_figure.SAME.lower() for axes in marked)
     shown = [axes for axes in figure.axes if axes.images]
     assert len(shown) == 2 * 5 and all(axes.viewLim.size.tolist() == [6, -6] for axes in shown)  # the whole of it
     figure.savefig(tmp_path / "evidence.png")
-    plain = evidence.plot(found)  # without any image a label stands under its own bars
+    plain = evidence_figure.plot(found)  # without any image a label stands under its own bars
     named = [axes.get_xlabel().removeprefix("✓ ") for axes in plain.axes if axes.patches]
-    assert named == [evidence.wrapped(near.label) for one in found for near in one.neighbours]
+    assert named == [evidence_figure.wrap_label(near.label) for one in found for near in one.neighbours]
     plain.savefig(tmp_path / "plain.png")
     assert (tmp_path / "plain.png").stat().st_size > 1000
 
@@ -91,12 +91,18 @@ def test_the_figure_has_a_row_a_query_and_marks_the_predicted_class(taught: MTNC
 def test_sentences_stand_where_images_would_and_names_are_no_formulas(tmp_path: Path) -> None:
     price, long = "$5 to $10", "a sentence of a great many words " * 20
     near = [evidence.Neighbour(0, price, 0.9, 0.8, 0.1), evidence.Neighbour(1, "$x^{$", 0.5, 0.4, 0.1)]
-    figure = evidence.plot([evidence.Evidence(price, 0.9, 0.1, near)], {0: "from $5", 1: long}, ["is it $6 or $7"])
+    figure = evidence_figure.plot(
+        [evidence.Evidence(price, 0.9, 0.1, near)], {0: "from $5", 1: long}, ["is it $6 or $7"]
+    )
     figure.savefig(tmp_path / "figure.png")  # what is no formula cannot fail to be one
     query, first, second = (axes.texts[0].get_text() for axes in figure.axes[:3])
     assert (query, first) == ("is it $6 or $7", "from $5")
     lines = second.splitlines()
-    assert len(lines) == evidence.LINES and max(map(len, lines)) <= evidence.LINE and lines[-1].endswith(" …")
+    assert (
+        len(lines) == evidence_figure.SENTENCE_LINES
+        and max(map(len, lines)) <= evidence_figure.SENTENCE_WIDTH
+        and lines[-1].endswith(" …")
+    )
     assert figure.axes[1].get_title() == f"✓ {price}"
     figure.draw_without_rendering()
     for axes in figure.axes[:3]:

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mtn import MTNClassifier, datasets, encoders, extract
-from mtn.datasets import shards
-from mtn.datasets.listing import File, Listing, Sentence
+from commands import file_contents
+from dataset_files import write_images, write_sentences
+from mtn import MTNClassifier, encoders
+from mtn.data import extraction, feature_store, load_vectors
+from mtn.data.listing import File, Listing, Sentence
 from mtn.encoders.base import Encoder
 from mtn.errors import InputError
-from test_commands import call, content  # noqa: F401 (a fixture)
-from test_inputs import write_images
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -56,37 +56,31 @@ def sentences(count: int) -> Listing:
                    [Sentence("x" * (1 + row % 50)) for row in range(count)], "text")  # fmt: skip
 
 
-def write_sentences(path: Path, count: int = 20_000) -> Path:
-    pairs = [[f"number {row} of {row % 7}", f"class {row % 7}"] for row in range(count)]
-    path.write_text(json.dumps({"train": pairs[: count * 4 // 5], "test": pairs[count * 4 // 5 :]}))
-    return path
-
-
 # ---- a store
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extract, "SHARD", 10)
-    monkeypatch.setattr(extract, "BATCH", 4)
+    monkeypatch.setattr(extraction, "SHARD", 10)
+    monkeypatch.setattr(extraction, "BATCH", 4)
 
 
 @pytest.mark.parametrize("count", [1, 10, 35])
 def test_every_item_is_encoded_once_and_in_order(tmp_path: Path, small: None, count: int) -> None:
     encoder = Counting()
-    made = extract.extract(sentences(count), encoder, tmp_path / "store")
+    made = extraction.extract(sentences(count), encoder, tmp_path / "store")
     assert (made.rows, made.skipped, made.before, encoder.asked) == (count, [], 0, count)
-    store = shards.load(tmp_path / "store")
+    store = feature_store.load_feature_store(tmp_path / "store")
     np.testing.assert_array_equal(store.x[:][:, 0], [1 + row % 50 for row in range(count)])
     assert store.ids.tolist() == [str(row) for row in range(count)]
     assert store.x.dtype == np.float16 and all(isinstance(part, np.memmap) for part in store.x.parts)
-    again = extract.extract(sentences(count), encoder, tmp_path / "store")
+    again = extraction.extract(sentences(count), encoder, tmp_path / "store")
     assert again.before == count and encoder.asked == count
 
 
 def test_rows_are_gathered_from_all_shards(tmp_path: Path, small: None) -> None:
-    extract.extract(sentences(35), Counting(), tmp_path / "store")
-    x = shards.load(tmp_path / "store").x
+    extraction.extract(sentences(35), Counting(), tmp_path / "store")
+    x = feature_store.load_feature_store(tmp_path / "store").x
     whole = np.concatenate(x.parts)
     rows = np.random.default_rng(0).integers(0, 35, 100)
     np.testing.assert_array_equal(x[rows], whole[rows])
@@ -97,41 +91,54 @@ def test_rows_are_gathered_from_all_shards(tmp_path: Path, small: None) -> None:
 
 def test_a_damaged_shard_is_named_and_made_again(tmp_path: Path, small: None) -> None:
     folder = tmp_path / "store"
-    extract.extract(sentences(35), Counting(), folder)
-    whole, shard = content(folder), folder / "x-00002.npy"
+    extraction.extract(sentences(35), Counting(), folder)
+    whole, shard = file_contents(folder), folder / "x-00002.npy"
     for broken in (shard.read_bytes()[:-3], b"", shard.read_bytes()[:-1] + b"?"):
         shard.write_bytes(broken)
         with pytest.raises(InputError, match=r"x-00002\.npy is damaged: .*mtn extract command that made"):
-            shards.load(folder)
+            feature_store.load_feature_store(folder)
         encoder = Counting()
-        extract.extract(sentences(35), encoder, folder)
-        assert encoder.asked == 10 and content(folder) == whole
+        extraction.extract(sentences(35), encoder, folder)
+        assert encoder.asked == 10 and file_contents(folder) == whole
+
+
+def test_a_shard_with_a_damaged_note_is_made_again(tmp_path: Path, small: None) -> None:
+    folder = tmp_path / "store"
+    extraction.extract(sentences(35), Counting(), folder)
+    whole, note = file_contents(folder), folder / "x-00002.json"
+    right = json.loads(note.read_text())
+    changed = [right | change for change in ({"rows": None}, {"sha256": 1}, {"skipped": 3}, {"skipped": [[99, "x"]]})]
+    for broken in ("", "[]", "{}", "\0", *map(json.dumps, changed)):
+        note.write_text(broken)
+        encoder = Counting()
+        extraction.extract(sentences(35), encoder, folder)
+        assert encoder.asked == 10 and file_contents(folder) == whole
 
 
 def test_a_store_belongs_to_its_data_and_its_encoder(tmp_path: Path, small: None) -> None:
     folder = tmp_path / "store"
-    extract.extract(sentences(35), Counting(), folder)
+    extraction.extract(sentences(35), Counting(), folder)
     with pytest.raises(InputError, match="was begun with another items, now 34 instead of 35"):
-        extract.extract(sentences(34), Counting(), folder)
+        extraction.extract(sentences(34), Counting(), folder)
     with pytest.raises(InputError, match="was begun with another encoder"):
-        extract.extract(sentences(35), encoders.load("hashing"), folder)
+        extraction.extract(sentences(35), encoders.load_encoder("hashing"), folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match=r"not empty and not a store: it holds 'thesis\.txt'"):
-        extract.extract(sentences(35), Counting(), tmp_path / "mine")
+        extraction.extract(sentences(35), Counting(), tmp_path / "mine")
 
 
 def test_an_unfinished_store_says_so(tmp_path: Path, small: None) -> None:
     folder = tmp_path / "store"
-    extract.extract(sentences(35), Counting(), folder)
+    extraction.extract(sentences(35), Counting(), folder)
     (folder / "manifest.json").unlink()
     with pytest.raises(InputError, match="is not complete: run the same mtn extract command again"):
-        shards.load(folder)
+        feature_store.load_feature_store(folder)
 
 
 def test_without_a_test_split_every_fifth_sample_of_a_class_is_for_test(tmp_path: Path, small: None) -> None:
-    extract.extract(sentences(35), Counting(), tmp_path / "store")
-    data = datasets.load(str(tmp_path / "store"))
+    extraction.extract(sentences(35), Counting(), tmp_path / "store")
+    data = load_vectors(str(tmp_path / "store"))
     assert (
         len(data.test) == 7 and len(data.train) == 28 and not set(data.test.id.tolist()) & set(data.train.id.tolist())
     )
@@ -145,7 +152,7 @@ def test_a_vector_that_float16_cannot_hold_is_left_out(tmp_path: Path) -> None:
             x[1, 0], x[2, 0] = 1e6, np.nan
             return x
 
-    made = extract.extract(sentences(5), Huge(), tmp_path / "store")
+    made = extraction.extract(sentences(5), Huge(), tmp_path / "store")
     assert made.rows == 3 and [line.split(":")[0] for line in made.skipped] == ["1", "2"]
     assert "beyond float16" in made.skipped[0]
 
@@ -172,8 +179,8 @@ def test_killed_three_times_the_store_is_the_same_byte_for_byte(tmp_path: Path) 
         assert process.wait() == -signal.SIGKILL, process.communicate()
     last = start(*command, "killed", cwd=tmp_path)
     assert (last.wait(), done.wait()) == (0, 0)
-    expected = content(tmp_path / "whole")
-    assert content(tmp_path / "killed") == expected and len(expected) == 2 * 5 + 4
+    expected = file_contents(tmp_path / "whole")
+    assert file_contents(tmp_path / "killed") == expected and len(expected) == 2 * 5 + 4
 
 
 def test_a_full_disk_is_one_line_and_what_is_done_stays(tmp_path: Path) -> None:
@@ -217,7 +224,7 @@ def mixed(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_cannot_be_read_is_listed_with_its_path_and_why(call, mixed: Path) -> None:  # noqa: F811
+def test_what_cannot_be_read_is_listed_with_its_path_and_why(call, mixed: Path) -> None:
     code, out, err = call("extract", "shapes", "--encoder", "glyph", "--out", "store")
     assert code == 0 and "store: 12 vectors of 3 classes, 3 left out" in out
     lines = dict(line.removeprefix("left out: ").split(": ", 1) for line in err.splitlines() if "." in line)
@@ -225,11 +232,11 @@ def test_what_cannot_be_read_is_listed_with_its_path_and_why(call, mixed: Path) 
     assert "not an image" in lines["class 0/text.jpg"]
     assert lines["class 1/vast.png"] == "it has more than 100,000,000 pixels: shrink it first"
     assert "empty" in err
-    assert "ქართული класс 类" in shards.load(Path("store")).labels
+    assert "ქართული класс 类" in feature_store.load_feature_store(Path("store")).labels
     assert call("extract", "shapes", "--encoder", "glyph", "--out", "store", "--strict")[0] == 1
 
 
-def test_a_zip_makes_the_vectors_of_its_folder_and_tells_what_is_damaged(call, mixed: Path) -> None:  # noqa: F811
+def test_a_zip_makes_the_vectors_of_its_folder_and_tells_what_is_damaged(call, mixed: Path) -> None:
     shutil.make_archive("shapes", "zip", "shapes")
     content = Path("shapes.zip").read_bytes()
     with zipfile.ZipFile("shapes.zip") as archive:
@@ -239,13 +246,16 @@ def test_a_zip_makes_the_vectors_of_its_folder_and_tells_what_is_damaged(call, m
         code, out, err = call("extract", data, "--encoder", "glyph", "--out", f"of {data}")
         assert code == 0 and ("11 vectors" if data == "shapes.zip" else "12 vectors") in out
     assert "left out: class 1/0.png: the zip is damaged: " in err
-    folder, archived = shards.load(Path("of shapes")), shards.load(Path("of shapes.zip"))
+    folder, archived = (
+        feature_store.load_feature_store(Path("of shapes")),
+        feature_store.load_feature_store(Path("of shapes.zip")),
+    )
     same = folder.ids != "class 1/0.png"
     np.testing.assert_array_equal(folder.ids[same], archived.ids)
     np.testing.assert_array_equal(folder.x[:][same], archived.x[:])
 
 
-def test_a_model_learns_what_can_be_read_unless_told_to_be_strict(call, mixed: Path) -> None:  # noqa: F811
+def test_a_model_learns_what_can_be_read_unless_told_to_be_strict(call, mixed: Path) -> None:
     quick = ["--method", "knn"]
     code, _, err = call("learn", "model", "shapes", *quick, "--strict")
     assert code == 2 and "--strict: " in err and not Path("model").exists()
@@ -256,13 +266,13 @@ def test_a_model_learns_what_can_be_read_unless_told_to_be_strict(call, mixed: P
 def test_nothing_readable_is_an_error(tmp_path: Path) -> None:
     broken = Listing(["a"], ["x"], ["train"], [File("absent.png")])
     with pytest.raises(InputError, match="none of 1 images can be read; a: "):
-        extract.extract(broken, encoders.load("glyph"), tmp_path / "store")
+        extraction.extract(broken, encoders.load_encoder("glyph"), tmp_path / "store")
 
 
 # ---- a store wherever vectors are
 
 
-def test_a_store_is_learned_from_asked_about_and_compared(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_store_is_learned_from_asked_about_and_compared(call, tmp_path: Path) -> None:
     write_images(tmp_path / "shapes" / "train", classes=4, count=6)
     write_images(tmp_path / "shapes" / "test", classes=4, count=2)
     assert call("extract", "shapes", "--encoder", "glyph", "--out", "store")[0] == 0
@@ -278,17 +288,17 @@ def test_a_store_is_learned_from_asked_about_and_compared(call, tmp_path: Path) 
     assert code == 0, err
 
 
-def test_a_store_of_another_encoder_is_refused(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_store_of_another_encoder_is_refused(call, tmp_path: Path) -> None:
     write_images(tmp_path / "shapes")
     write_sentences(tmp_path / "said.json", 40)
     assert call("extract", "said.json", "--encoder", "hashing", "--out", "said")[0] == 0
     assert call("learn", "model", "shapes", "--method", "knn")[0] == 0
-    before = content(tmp_path / "model")
+    before = file_contents(tmp_path / "model")
     code, _, err = call("learn", "model", "said")
     assert code == 2 and "made by another encoder than the model's" in err
     code, _, err = call("predict", "model", "said.json")
     assert code == 2 and "this model takes images, got sentences" in err
-    assert content(tmp_path / "model") == before
+    assert file_contents(tmp_path / "model") == before
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="needs the data beside the repository")
@@ -302,7 +312,7 @@ def test_a_store_of_another_encoder_is_refused(call, tmp_path: Path) -> None:  #
         (["clinc150.json"], "hashing", (75, 15)),
     ],
 )
-def test_real_data_go_from_files_to_a_comparison(call, data, encoder, stream) -> None:  # noqa: F811
+def test_real_data_go_from_files_to_a_comparison(call, data, encoder, stream) -> None:
     code, _, err = call("extract", *(str(DATA / name) for name in data), "--encoder", encoder, "--out", "store")
     assert code == 0, err
     made = ["--set", "stream.data=store", "--set", f"stream.first={stream[0]}", "--set", f"stream.step={stream[1]}"]

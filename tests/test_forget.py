@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import DIMENSION, cluster_arrays
+from cluster_data import ARRAYS, DIMENSION
 from mtn import MTNClassifier
+from mtn.classifier import queries
 from mtn.errors import InputError
 from mtn.methods import METHODS, Method
 
 QUICK = {"method.size": "small", "train.epochs": 2, "train.min_steps": 0, "method.units": 40}
-ARRAYS = cluster_arrays()
 X, Y = ARRAYS["x_train"], np.array([f"class {label}" for label in ARRAYS["y_train"]])
 GONE = "class 3"
 
@@ -25,17 +25,17 @@ def taught(method: str, **settings: object) -> MTNClassifier:
 
 def rows_of(it: MTNClassifier, index: int) -> list[np.ndarray]:
     """The class's own row of every tensor that has one."""
-    state = it._learner.method.state_dict()
-    return [state[name][index].numpy().copy() for name in it._learner.method.rows or () if name in state]
+    state = it.state_.learner.method.state_dict()
+    return [state[name][index].numpy().copy() for name in it.state_.learner.method.class_rows or () if name in state]
 
 
 @pytest.mark.parametrize("method", [*METHODS, "mtn labels"])
 def test_no_vector_of_a_forgotten_class_is_left_in_any_saved_byte(method: str, tmp_path: Path) -> None:
     name, _, labels = method.partition(" ")
     it = taught(name, **({"method.labels": True} if labels else {}))
-    index = it._names.index(GONE)
-    memory, unit = it._learner.memory, X / np.linalg.norm(X, axis=1, keepdims=True)
-    secret = [*memory.x[memory.y == index].numpy(), *X[Y == GONE], unit[Y == GONE].mean(0), *rows_of(it, index)]
+    index = it.state_.names.index(GONE)
+    memory, unit = it.state_.learner.memory, X / np.linalg.norm(X, axis=1, keepdims=True)
+    secret = [*memory.vectors(memory.y == index).numpy(), *X[Y == GONE], unit[Y == GONE].mean(0), *rows_of(it, index)]
     secret += [vector.astype(np.float64) for vector in secret]
     it.save(tmp_path / "model")
     before = b"".join(file.read_bytes() for file in sorted((tmp_path / "model").iterdir()))
@@ -51,15 +51,18 @@ def test_no_vector_of_a_forgotten_class_is_left_in_any_saved_byte(method: str, t
     assert GONE not in it.classes_ and GONE not in it.predict(X)
     again = MTNClassifier.load(tmp_path / "model")
     assert np.array_equal(again.predict_proba(X), it.predict_proba(X))
-    assert all(bool(one._queries(X)[0][:, index].isneginf().all()) for one in (it, again))
+    for state in (it.state_, again.state_):
+        samples = queries.as_queries(X)
+        z = queries.scores_by_arrival(state, samples, queries.neighbours(state, samples))
+        assert bool(z[:, index].isneginf().all())
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_learning_goes_on_after_forgetting_and_a_name_taught_again_is_a_new_class(method: str) -> None:
     it = taught(method, **{"train.min_steps": 60}).forget(GONE)
-    assert it._names.count(None) == 1
+    assert it.state_.names.count(None) == 1
     it.partial_fit(X[Y == GONE], Y[Y == GONE])
-    assert it._names.index(GONE) == 12
+    assert it.state_.names.index(GONE) == 12
     assert len(it.classes_) == 12 and it.predict_proba(X).shape[1] == 12
     assert np.isfinite(it.predict_proba(X)).all()
     if method not in ("lwf", "ccil", "bic"):  # which hold on to the old classes
@@ -73,7 +76,7 @@ def test_the_mean_leaves_the_second_moment_and_the_scatter_stays() -> None:
     mean = unit[Y == GONE].mean(0)
     scatter = (unit[Y == GONE] - mean).T @ (unit[Y == GONE] - mean)
     others = unit[Y != GONE].T @ unit[Y != GONE]
-    np.testing.assert_allclose(it._learner.method.gram.numpy(), others + scatter, atol=1e-6)
+    np.testing.assert_allclose(it.state_.learner.method.gram.numpy(), others + scatter, atol=1e-6)
 
 
 def test_everything_forgotten_can_be_taught_anew() -> None:

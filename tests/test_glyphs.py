@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mtn.datasets import glyphs
+from mtn.data import glyphs
 from mtn.encoders import glyph
+from mtn.runtime.cache import cache_folder
 
 SPLITS = tuple(glyphs.COUNTS)
 
@@ -98,14 +99,14 @@ def test_contact_sheet_is_a_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("split", "count"), [("train", 100), ("val", 20), ("test", 30)])
 def test_shapes_and_counts(small: Path, split: str, count: int) -> None:
     x, y, images = (load(small, f"{name}_{split}") for name in ("x", "y", "images"))
-    assert x.shape == (20 * count, glyph.GlyphEncoder.dimension) and x.dtype == np.float16
+    assert x.shape == (20 * count, glyph.GlyphNetwork.dimension) and x.dtype == np.float16
     assert y.dtype == np.int64 and np.bincount(y).tolist() == [count] * 20
     assert images.shape == (20 * count, 32, 32) and images.dtype == np.uint8
     assert np.isfinite(x).all() and len(load(small, "names")) == 20
 
 
 def test_second_call_reads_the_cache(small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glyphs, "write", lambda *_: pytest.fail("rendered again"))
+    monkeypatch.setattr(glyphs, "write_dataset", lambda *_: pytest.fail("rendered again"))
     monkeypatch.setenv("MTN_CACHE", str(cache))
     before = (small / "x_train.npy").stat().st_mtime_ns
     assert glyphs.prepare(20) == small
@@ -132,14 +133,14 @@ def test_two_at_once_both_succeed(tmp_path: Path) -> None:
 def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("MTN_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert glyphs.default_cache() == tmp_path / "mtn"
+    assert cache_folder() == tmp_path / "mtn"
     monkeypatch.setenv("MTN_CACHE", str(tmp_path / "own"))
-    assert glyphs.default_cache() == tmp_path / "own"
+    assert cache_folder() == tmp_path / "own"
 
 
 def test_progress_ends_at_the_total(tmp_path: Path) -> None:
     last: dict[str, tuple[int, int]] = {}
-    glyphs.prepare(2, cache=tmp_path, on_progress=lambda stage, done, total: last.update({stage: (done, total)}))
+    glyphs.prepare(2, cache=tmp_path, progress=lambda stage, done, total: last.update({stage: (done, total)}))
     assert set(last) == {f"{what} {split}" for what in ("draw", "encode") for split in SPLITS}
     assert all(done == total for done, total in last.values())
 
@@ -158,13 +159,13 @@ def test_weights_are_small() -> None:
 
 
 def test_features_do_not_depend_on_the_batch() -> None:
-    images, encoder = glyphs.render("val", 3), glyph.load()
+    images, encoder = glyphs.render("val", 3), glyph.load_network()
     np.testing.assert_allclose(encoder.encode(images, batch=7), encoder.encode(images), rtol=1e-4, atol=1e-4)
 
 
 def test_folding_keeps_the_function() -> None:
     torch.manual_seed(0)
-    encoder, x = glyph.GlyphEncoder(norm=True), torch.rand(16, 1, 32, 32)
+    encoder, x = glyph.GlyphNetwork(norm=True), torch.rand(16, 1, 32, 32)
     for _ in range(3):
         encoder(x)
     torch.testing.assert_close(encoder.folded()(x), encoder.eval()(x), rtol=1e-4, atol=1e-4)
@@ -173,7 +174,7 @@ def test_folding_keeps_the_function() -> None:
 def test_features_are_much_better_than_pixels() -> None:
     classes = 50
     images = {s: np.concatenate([glyphs.render(s, label) for label in range(classes)]) for s in ("train", "val")}
-    encoder = glyph.load()
+    encoder = glyph.load_network()
     pixels = one_nearest(images["train"], images["val"], classes)
     features = one_nearest(encoder.encode(images["train"]), encoder.encode(images["val"]), classes)
     assert features > pixels + 0.15

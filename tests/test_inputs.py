@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mtn import encoders, images, inputs
-from mtn.datasets import glyphs
+from dataset_files import write_folder, write_images
+from mtn import encoders, images
+from mtn.data import glyphs, inputs, reader
 from mtn.encoders import glyph
 from mtn.errors import InputError
 
-READER = inputs.Reader()
+READER = reader.Reader()
 X = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
 Y = np.array(["ant", "bee", "ant", "bee", "cat", "cat"])
 IDS = [f"s{row}" for row in range(6)]
@@ -40,21 +41,6 @@ def write_parquet(path: Path) -> Path:
 def write_npz(path: Path, **arrays: np.ndarray) -> Path:
     np.savez(path, **arrays)
     return path
-
-
-def write_folder(path: Path, **arrays: np.ndarray) -> Path:
-    path.mkdir()
-    for name, array in arrays.items():
-        np.save(path / f"{name}.npy", array)
-    return path
-
-
-def write_images(folder: Path, classes: int = 2, count: int = 3) -> Path:
-    for label in range(classes):
-        (folder / f"class {label}").mkdir(parents=True)
-        for number, image in enumerate(glyphs.render("train", label)[:count]):
-            Image.fromarray(image).save(folder / f"class {label}" / f"{number}.png")
-    return folder
 
 
 # ---- formats
@@ -109,7 +95,7 @@ def test_columns_are_put_in_the_model_s_order_or_refused(tmp_path: Path) -> None
     found, path = READER.to_learn(write_csv(tmp_path / "d.csv")), tmp_path / "d.csv"
 
     def suit(width: int, source: dict) -> inputs.Inputs:
-        return inputs.Reader(None, source, width).suit(found, str(path))
+        return reader.Reader(None, source, width).adapt(found, str(path))
 
     turned = suit(3, {"columns": ["c", "a", "b"]})
     np.testing.assert_array_equal(turned.x, X[:, [2, 0, 1]])
@@ -120,9 +106,9 @@ def test_columns_are_put_in_the_model_s_order_or_refused(tmp_path: Path) -> None
     with pytest.raises(InputError, match="vectors must have 5 numbers, as the model's have, got 3"):
         suit(5, {})
     with pytest.raises(InputError, match="this model was taught images, got vectors"):
-        suit(256, {"encoder": encoders.load("glyph").identity(), "kind": "image"})
+        suit(256, {"encoder": encoders.load_encoder("glyph").identity(), "kind": "image"})
     with pytest.raises(InputError, match="this model was taught vectors, got images"):
-        inputs.Reader(None, {}, 3).to_learn(write_images(tmp_path / "i"))
+        reader.Reader(None, {}, 3).to_learn(write_images(tmp_path / "i"))
 
 
 # ---- images
@@ -134,10 +120,10 @@ def test_images_are_encoded_as_the_data_set_is(tmp_path: Path) -> None:
     expected = np.concatenate([glyphs.render("train", label)[:3] for label in range(2)])
     assert found.thumbnails is not None
     np.testing.assert_array_equal(found.thumbnails, expected)
-    np.testing.assert_array_equal(found.x, glyph.load().encode(expected))
+    np.testing.assert_array_equal(found.x, glyph.load_network().encode(expected))
     assert found.labels is not None and found.labels.tolist() == ["class 0"] * 3 + ["class 1"] * 3
     assert found.ids is not None and found.ids[:2] == ["shapes/class 0/0.png", "shapes/class 0/1.png"]
-    assert found.source == {"encoder": encoders.load("glyph").identity(), "kind": "image"}
+    assert found.source == {"encoder": encoders.load_encoder("glyph").identity(), "kind": "image"}
     asked = READER.to_ask(folder)
     np.testing.assert_array_equal(asked.x, found.x)
     assert asked.ids is not None and asked.ids[0] == f"{folder}/class 0/0.png"
@@ -167,7 +153,7 @@ def test_an_image_is_seen_the_same_however_it_is_stored(tmp_path: Path, how: str
     elif how == "tall":
         image = Image.fromarray(np.pad(plain, ((16, 16), (0, 0)))).resize((32, 64))
     image.save(path)
-    seen = glyph.picture(images.decode(path)).astype(int)
+    seen = glyph.prepare_image(images.decode(path)).astype(int)
     if how == "tall":
         assert seen.shape == (32, 32) and not seen[:, :8].any() and seen[:, 8:24].any()
     else:

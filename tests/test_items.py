@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from commands import file_contents
+from dataset_files import write_images
 from mtn import MTNClassifier
-from mtn.datasets import glyphs
+from mtn.data import glyphs
 from mtn.encoders import glyph
 from mtn.errors import InputError
-from test_commands import call, content  # noqa: F401 (a fixture)
-from test_inputs import write_images
+from mtn.storage.model_folder import checksum
 
 SAID = [
     "turn on the light",
@@ -68,7 +69,7 @@ def test_images_in_any_form_give_the_same_answers(tmp_path: Path, form: str) -> 
         "colour": np.repeat(pixels[..., None], 3, axis=3),
         "folder": folder,
     }
-    expected = quick().fit(glyph.load().encode(pixels), y).predict_proba(glyph.load().encode(pixels))
+    expected = quick().fit(glyph.load_network().encode(pixels), y).predict_proba(glyph.load_network().encode(pixels))
     it = quick(encoder="glyph").fit(forms[form], None if form == "folder" else y)
     np.testing.assert_allclose(it.predict_proba(forms[form]), expected, atol=1e-5)
     assert len(it.thumbnails_) == len(files) and it.source_["kind"] == "image"
@@ -80,7 +81,7 @@ def test_vectors_of_the_encoder_are_taken_beside_items() -> None:
     it = quick(encoder="hashing").partial_fit(SAID, MEANT)
     from mtn import encoders
 
-    hashing = encoders.load("hashing")
+    hashing = encoders.load_encoder("hashing")
     x = hashing.encode([hashing.prepare(one) for one in SAID])
     np.testing.assert_array_equal(it.predict(x), it.predict(SAID))
 
@@ -93,7 +94,7 @@ def test_a_function_encodes_and_is_given_again_when_a_model_is_loaded(tmp_path: 
     assert MTNClassifier.load(tmp_path / "model", encoder=mean_colour).predict([blue]).tolist() == ["blue"]
     facts = json.loads((tmp_path / "model" / "model.json").read_text())
     facts["source"]["encoder"]["name"] = "somebody.elses:function"  # nothing is imported because a file says so
-    (tmp_path / "model" / "model.json").write_text(json.dumps(facts))
+    (tmp_path / "model" / "model.json").write_text(json.dumps(facts | {"checksum": checksum(facts)}))
     with pytest.raises(InputError, match=r"the model's encoder is a function, 'somebody\.elses:function': import"):
         MTNClassifier.load(tmp_path / "model").predict([blue])
     with pytest.raises(InputError, match="not the one that the model was taught with"):
@@ -118,7 +119,7 @@ def test_a_model_that_only_names_the_glyph_encoder_is_read(tmp_path: Path) -> No
     quick(encoder="glyph").fit(folder).save(tmp_path / "model")
     facts = json.loads((tmp_path / "model" / "model.json").read_text())
     facts["source"], facts["parameters"]["encoder"] = {"encoder": "glyph"}, None
-    (tmp_path / "model" / "model.json").write_text(json.dumps(facts))
+    (tmp_path / "model" / "model.json").write_text(json.dumps(facts | {"checksum": checksum(facts)}))
     again = MTNClassifier.load(tmp_path / "model")
     assert again.predict([Image.fromarray(glyphs.render("train", 1)[0])]).tolist() == ["class 1"]
 
@@ -126,7 +127,7 @@ def test_a_model_that_only_names_the_glyph_encoder_is_read(tmp_path: Path) -> No
 # ---- command line
 
 
-def test_a_new_model_of_sentences_goes_the_whole_way(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_new_model_of_sentences_goes_the_whole_way(call, tmp_path: Path) -> None:
     (tmp_path / "said.csv").write_text("text,label\n" + "".join(f"{a},{b}\n" for a, b in zip(SAID, MEANT, strict=True)))
     (tmp_path / "more.csv").write_text('text,label\n"how warm is it, please",weather\nwill it rain,weather\n')
     (tmp_path / "asked.txt").write_text("a jazz song\n\nwill it be warm\n")
@@ -148,14 +149,14 @@ def test_a_new_model_of_sentences_goes_the_whole_way(call, tmp_path: Path) -> No
     code, out, _ = call("explain", "model", "lamp on")
     assert code == 0 and "said.csv/train/2" in out
     assert "made from sentences by the encoder 'hashing'" in call("info", "model")[1]
-    before = content(tmp_path / "model")
+    before = file_contents(tmp_path / "model")
     write_images(tmp_path / "shapes")
     code, _, err = call("learn", "model", "shapes")
     assert code == 2 and "this model takes sentences, got images" in err
-    assert content(tmp_path / "model") == before
+    assert file_contents(tmp_path / "model") == before
 
 
-def test_a_model_finds_its_encoder_where_it_is_said_to_be(call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_model_finds_its_encoder_where_it_is_said_to_be(call, tmp_path: Path) -> None:
     (tmp_path / "colour.py").write_text(
         "import numpy as np\ndef mean(pictures):\n    return np.stack([np.asarray(p).mean((0, 1)) for p in pictures])\n"
     )
@@ -183,7 +184,7 @@ def test_a_model_finds_its_encoder_where_it_is_said_to_be(call, tmp_path: Path) 
         (["learn", "model", "bare.csv"], "lacks the column 'label'"),
     ],
 )
-def test_mistakes_are_one_line(call, tmp_path: Path, command: list[str], expected: str) -> None:  # noqa: F811
+def test_mistakes_are_one_line(call, tmp_path: Path, command: list[str], expected: str) -> None:
     write_images(tmp_path / "shapes")
     (tmp_path / "bare.csv").write_text("text\nhello\n")
     code, _, err = call(*command)

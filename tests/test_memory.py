@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mtn import checkpoint
 from mtn.config import Budget
 from mtn.memory import Memory, herd, quotas
 from mtn.samples import Samples
+from mtn.storage.tensors import load_tensors, save_tensors
 
 POLICIES = ["ring", "herding", "reservoir"]
 
@@ -96,7 +96,7 @@ def test_a_stream_fills_the_memory_exactly_and_never_above(select, tasks, total)
         truth |= {i: (x, y) for i, x, y in zip(new.id.tolist(), new.x(), new.y.tolist(), strict=True)}
         assert len(memory) == min(total, seen)
         assert memory.id.unique().numel() == len(memory)
-        for x, y, i in zip(memory.x, memory.y.tolist(), memory.id.tolist(), strict=True):
+        for x, y, i in zip(memory.vectors(), memory.y.tolist(), memory.id.tolist(), strict=True):
             torch.testing.assert_close(x, truth[i][0])
             assert y == truth[i][1]
 
@@ -284,9 +284,9 @@ def test_a_part_has_the_exemplars_asked_for():
     memory.add(samples([0, 1, 2] * 5), seeded())
     part = memory.part(memory.y < 2)
     assert part.y.tolist() == [0, 0, 0, 1, 1, 1]
-    assert torch.equal(part.id, memory.id[:6]) and torch.equal(part.x, memory.x[:6])
+    assert torch.equal(part.id, memory.id[:6]) and torch.equal(part.vectors(), memory.vectors()[:6])
     assert len(memory) == 9
-    assert len(memory.part(memory.y < 0)) == 0 and memory.part(memory.y < 0).x.shape == (0, 3)
+    assert len(memory.part(memory.y < 0)) == 0 and memory.part(memory.y < 0).vectors().shape == (0, 3)
     assert torch.equal(memory.part(memory.y < 3).id, memory.id)
 
 
@@ -298,14 +298,14 @@ def test_a_part_has_the_exemplars_asked_for():
         lambda memory: memory.relabel(0, 1),
     ],
 )
-def test_a_change_of_the_memory_turns_it_back(change):
+def test_a_change_of_the_memory_ends_its_preparation_for_queries(change):
     memory = make(total=4)
     memory.add(samples([0, 0, 1, 1]), seeded())
-    memory.turn()
-    assert memory.columns is not None and memory.columns.is_contiguous()
-    assert torch.equal(memory.columns, memory.x.T)
+    memory.prepare_for_queries()
+    assert memory.store.columns is not None and memory.store.columns.is_contiguous()
+    assert torch.equal(memory.store.columns, memory.vectors().T)
     change(memory)
-    assert memory.columns is None
+    assert memory.store.columns is None
 
 
 def test_exemplars_can_be_replayed():
@@ -313,7 +313,7 @@ def test_exemplars_can_be_replayed():
     memory.add(samples([0, 1] * 10), seeded())
     replayed = memory.samples()
     assert torch.equal(replayed.y, memory.y) and torch.equal(replayed.id, memory.id)
-    torch.testing.assert_close(replayed.x(), memory.x)
+    torch.testing.assert_close(replayed.x(), memory.vectors())
     assert len(make(total=6).samples()) == 0
 
 
@@ -321,8 +321,8 @@ def test_exemplars_can_be_replayed():
 def test_a_saved_memory_goes_on_as_if_never_saved(tmp_path, select):
     memory, loaded = make(total=10, select=select), make(total=10, select=select)
     memory.add(samples([0, 1] * 10), seeded(1))
-    checkpoint.save(tmp_path / "memory", memory.state(), {})
-    loaded.load_state(checkpoint.load(tmp_path / "memory")[0])
+    save_tensors(tmp_path / "memory", memory.state(), {})
+    loaded.load_state(load_tensors(tmp_path / "memory")[0])
     for one in (memory, loaded):
         one.add(samples([2, 0] * 10, first_id=50), seeded(2))
     for name, tensor in memory.state().items():

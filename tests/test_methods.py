@@ -6,16 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtn import datasets, lesson
+from mtn import inference
 from mtn.config import Config
+from mtn.data import load_vectors
 from mtn.errors import InputError
-from mtn.learn import Learner
+from mtn.experiments.run import StreamTrainer, run
 from mtn.methods import METHODS, Method, Stage, find, make
 from mtn.neighbours import Neighbours, nearest
-from mtn.progress import silent
-from mtn.run import Run, run
+from mtn.recipes import with_changes
+from mtn.runtime.progress import silent
 from mtn.samples import Samples
+from mtn.search import inverted_file
 from mtn.stream import Task, split
+from mtn.training import Learner
 
 VARIANTS = [
     *METHODS,
@@ -46,7 +49,7 @@ OPTIONS = {
 class NearestMean(Method):
     """A user's own method, named package.module:Class: the mean of each class's exemplars."""
 
-    rows = ("means",)
+    class_rows = ("means",)
     means: torch.Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
@@ -57,7 +60,7 @@ class NearestMean(Method):
         return ()
 
     def end_task(self, task, memory) -> None:
-        total = torch.zeros(task.seen, self.dimension).index_add_(0, memory.y, memory.x)
+        total = torch.zeros(task.seen, self.dimension).index_add_(0, memory.y, memory.vectors())
         self.means = total / torch.bincount(memory.y, minlength=task.seen).clamp(min=1)[:, None]
 
     def scores(self, x, neighbours):
@@ -67,12 +70,12 @@ class NearestMean(Method):
 @pytest.fixture(params=VARIANTS)
 def config(request, configure: Callable[..., Config]) -> Config:
     name, _, option = request.param.partition(" ")
-    return configure(method={"name": name}).replace(**OPTIONS.get(option, {}))
+    return with_changes(configure(method={"name": name}), **OPTIONS.get(option, {}))
 
 
-def learner(config: Config, tmp_path: Path) -> tuple[Learner, list[Task], Run]:
-    tasks = split(datasets.load(config.stream.data), config.stream)
-    whole = Run(config, tasks, tmp_path / "state.safetensors", silent, save_every=1e9)
+def learner(config: Config, tmp_path: Path) -> tuple[Learner, list[Task], StreamTrainer]:
+    tasks = split(load_vectors(config.stream.data), config.stream)
+    whole = StreamTrainer(config, tasks, tmp_path / "state.safetensors", silent, save_every=1e9)
     return whole.learner, tasks, whole
 
 
@@ -85,7 +88,7 @@ def test_gradient_reaches_every_trainable_parameter(config: Config, tmp_path: Pa
     for stage in it.method.stages(tasks[1]):
         it.method.zero_grad()
         plan = it.prepare(tasks[1], stage)
-        sum(getattr(it.method, stage.loss)(plan.batch(0), tasks[1]).values()).backward()
+        sum(stage.loss(plan.batch(0), tasks[1]).values()).backward()
         for name, parameter in it.method.named_parameters():
             if parameter.grad is not None:
                 assert parameter.grad.isfinite().all(), name
@@ -100,17 +103,17 @@ def test_memory_within_budget_scores_for_seen_classes_only_and_better_than_chanc
     it, tasks, whole = learner(config, tmp_path)
     for task in tasks:
         it.learn_task(task)
-        remembers = it.method.remembers == "exemplars"
+        remembers = it.method.needs.memory == "exemplars"
         assert len(it.memory) == (60 if remembers else 0)  # exactly M: the first task has 180 samples already
         assert sorted(it.memory.y.unique().tolist()) == (list(range(task.seen)) if remembers else [])
-        for _, z in lesson.predictions(it.method, task.test, it.memory, config.method.k):
+        for _, z in inference.predictions(it.method, task.test, it.memory, config.method.k):
             assert z.shape[1] == task.seen and z.isfinite().all()
     correct = whole.evaluate(tasks[-1])
     assert correct.sum() > 1.5 * 10  # 120 test samples, 12 classes: chance is 10
 
 
 def test_the_same_seed_gives_the_same_result_and_another_seed_another(config: Config, tmp_path: Path) -> None:
-    results = [run(config.replace(seed=seed), tmp_path / name) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    results = [run(with_changes(config, seed=seed), tmp_path / name) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
     for result in results:
         for key in ("seconds", "train_samples_per_second", "peak_memory_mb"):
             result.pop(key)
@@ -122,7 +125,7 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(config: Co
 def test_one_new_class_at_a_time_and_classes_with_one_sample_are_learned_without_error(
     config: Config, tmp_path: Path
 ) -> None:
-    single = config.replace(stream={"first": 6, "step": 1}, memory={"total": 24})
+    single = with_changes(config, stream={"first": 6, "step": 1}, memory={"total": 24})
     it, tasks, whole = learner(single, tmp_path)
     for task in tasks[:3]:
         it.learn_task(task)
@@ -160,12 +163,12 @@ def test_the_teacher_asks_only_exemplars_it_knows(configure: Callable[..., Confi
     it, tasks, _ = learner(configure(), tmp_path)
     it.learn_task(tasks[0])
     it.begin(tasks[1])
-    plan = it.prepare(tasks[1], Stage())
+    plan = it.prepare(tasks[1], Stage(it.method.loss))
     known = it.memory.part(it.memory.y < 6)
     rows = torch.arange(20)
     with torch.no_grad():
-        expected = it.before.scores(plan.new.samples.x(rows), nearest(plan.new.samples, known, 5)[rows])
-    torch.testing.assert_close(plan.new.before[rows], expected)
+        expected = it.teacher.scores(plan.new.samples.x(rows), nearest(plan.new.samples, known, 5)[rows])
+    torch.testing.assert_close(plan.new.teacher_logits[rows], expected)
     assert expected.shape[1] == 6
 
 
@@ -193,7 +196,7 @@ def surprise(groups: list[list[int]], source: Samples, single: int | None) -> It
 @pytest.mark.parametrize(("situation", "groups"), SURPRISES, ids=[name for name, _ in SURPRISES])
 def test_tasks_nobody_announced(config: Config, situation: str, groups: list[list[int]]) -> None:
     """And a class that is forgotten in between: training goes on, and every score stays finite."""
-    data = datasets.load(config.stream.data)
+    data = load_vectors(config.stream.data)
     it = Learner(config, data.train.dimension)
     single = 6 if situation == "a class with one sample" else None
     for task in surprise(groups, data.train, single):
@@ -205,14 +208,48 @@ def test_tasks_nobody_announced(config: Config, situation: str, groups: list[lis
             return
         it.learn_task(task)
     assert 4 not in it.memory.y
-    for _, z in lesson.predictions(it.method, data.test, it.memory, config.method.k):
+    for _, z in inference.predictions(it.method, data.test, it.memory, config.method.k):
         assert z.shape[1] == task.seen and z.isfinite().all()
 
 
 def test_a_first_task_of_one_class_and_one_sample(config: Config) -> None:
-    data = datasets.load(config.stream.data)
+    data = load_vectors(config.stream.data)
     one = data.train.select(data.train.y == 0).select(torch.tensor([0]))
     it = Learner(config, data.train.dimension)
     it.learn_task(Task(0, (slice(0, 1),), ("0",), one, one))
-    for _, z in lesson.predictions(it.method, data.test, it.memory, config.method.k):
+    for _, z in inference.predictions(it.method, data.test, it.memory, config.method.k):
         assert z.shape[1] == 1 and z.isfinite().all()
+
+
+# ---- every method with every kind of memory
+
+MEMORIES = {
+    "float16": {"precision": "float16"},
+    "herding": {"select": "herding"},
+    "reservoir": {"select": "reservoir"},
+    "approximate": {"search": "approximate"},
+    "milvus": {"store": "milvus", "uri": "memory.db"},
+}
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_learns_with_every_memory(
+    configure: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, memory: str
+) -> None:
+    """Two tasks, in a run that is saved: scores are finite, better than chance, and of all seen classes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(inverted_file, "MINIMUM", 8)  # so that a small memory is searched by the index
+    sections = {"memory": {"total": 120} | MEMORIES[memory], "stream": {"first": 6, "step": 6}}
+    config = configure(method={"name": name}, train={"epochs": 2, "min_steps": 20}, **sections)
+    if memory == "milvus" and find(name).needs.memory != "exemplars":
+        pytest.skip("it keeps no exemplars")
+    it, tasks, whole = learner(config, tmp_path)
+    for task in tasks:
+        it.learn_task(task)
+        whole._save()
+    z = torch.cat([part for _, part in inference.predictions(it.method, tasks[0].test, it.memory, config.method.k)])
+    assert z.shape[1] == 12 and z.isfinite().all()
+    if name != "finetune":  # which forgets
+        assert (z[:, :6].argmax(1) == tasks[0].test.y).float().mean() > 0.4
+    assert len(it.memory) <= 120

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from mtn.metrics import backward_transfer, balanced, calibration_error, forgetting, summarise
+from mtn.experiments.metrics import backward_transfer, balanced, calibration_error, forgetting, summarise
 
 # Three tasks of 2, 1 and 1 classes with 10, 30, 20 and 40 test samples.
 TOTAL = np.array([10, 30, 20, 40])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mtn.model import SIZES, Block, Head, MemoryTransformer, NeighbourVote, Rows, spread, vote
+from mtn.model import SIZES, ClassEmbedding, Head, MemoryTransformer, NeighbourVote, TransformerBlock, rescale, vote
 from mtn.neighbours import Neighbours
 
 B, K, D, C = 3, 5, 6, 4
@@ -65,7 +65,7 @@ def test_the_output_is_an_adapted_token_for_the_query_and_each_neighbour(inputs)
 
 def test_spread_gives_components_of_mean_square_one():
     x = F.normalize(torch.randn(7, 50), dim=1)
-    torch.testing.assert_close((spread(x) ** 2).mean(1), torch.ones(7))
+    torch.testing.assert_close((rescale(x) ** 2).mean(1), torch.ones(7))
 
 
 # ---- attention
@@ -74,7 +74,7 @@ def test_spread_gives_components_of_mean_square_one():
 @pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_block_is_the_pre_norm_encoder_layer_of_torch(heads, masked):
-    block = Block(16, heads)
+    block = TransformerBlock(16, heads)
     other = nn.TransformerEncoderLayer(
         16, heads, 64, dropout=0, activation="gelu", batch_first=True, norm_first=True
     ).train()  # in eval mode torch takes another path, with other rounding
@@ -194,7 +194,7 @@ def test_the_query_is_told_from_a_neighbour_with_the_same_vector(inputs):
 # ---- growth
 
 
-@pytest.mark.parametrize("make_part", [lambda: Head(8), lambda: Rows(8, scale=0.02)])
+@pytest.mark.parametrize("make_part", [lambda: Head(8), lambda: ClassEmbedding(8, scale=0.02)])
 def test_growth_keeps_old_rows_bit_by_bit(make_part):
     part = make_part()
     part.grow(3)

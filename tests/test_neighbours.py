@@ -12,6 +12,7 @@ from mtn.config import Budget
 from mtn.memory import Memory
 from mtn.neighbours import Neighbours, nearest, nearest_within, top_k
 from mtn.samples import CHUNK, Samples
+from mtn.search import InProcessStore
 
 
 def vectors(count: int, seed: int) -> Tensor:
@@ -20,10 +21,8 @@ def vectors(count: int, seed: int) -> Tensor:
 
 def memory(x: Tensor, identities: list[int] | None = None) -> Memory:
     """Row i has the label i % 5."""
-    filled = Memory(Budget(total=max(len(x), 1)), x.shape[1])
-    filled.x, filled.y = x, torch.arange(len(x)) % 5
-    filled.id = torch.arange(len(x)) if identities is None else torch.tensor(identities)
-    return filled
+    ids = torch.arange(len(x)) if identities is None else torch.tensor(identities)
+    return Memory(Budget(total=max(len(x), 1)), store=InProcessStore(ids, torch.arange(len(x)) % 5, x))
 
 
 def queries(x: Tensor, first_id: int = 10_000) -> Samples:
@@ -41,16 +40,16 @@ def test_neighbours_are_those_of_a_sorted_brute_force_search():
     assert found.full and bool(found[:].mask.all())
 
 
-def test_a_turned_memory_finds_the_same_whatever_else_is_asked():
+def test_a_memory_prepared_for_queries_finds_the_same_whatever_else_is_asked():
     """Four queries at a time, as the classifier asks them."""
-    asked, turned = queries(vectors(64, 1)), memory(vectors(3000, 0))
-    straight = nearest(asked, turned, 7)
-    turned.turn()
-    found = nearest(asked, turned, 7)
+    asked, prepared = queries(vectors(64, 1)), memory(vectors(3000, 0))
+    straight = nearest(asked, prepared, 7)
+    prepared.prepare_for_queries()
+    found = nearest(asked, prepared, 7)
     assert torch.equal(found.index, straight.index)
     torch.testing.assert_close(found.similarity, straight.similarity)
     for rows in (slice(0, 4), slice(8, 20), slice(4, 64)):
-        part = nearest(asked.select(torch.arange(64)[rows]), turned, 7)
+        part = nearest(asked.select(torch.arange(64)[rows]), prepared, 7)
         assert torch.equal(part.index, found.index[rows]) and torch.equal(part.similarity, found.similarity[rows])
 
 
@@ -175,9 +174,9 @@ def test_one_search_serves_several_parts_of_the_memory():
 
 
 def test_progress_counts_the_queries():
-    said = []
-    nearest(queries(vectors(CHUNK + 5, 1)), memory(vectors(3, 0)), 1, say=lambda *what: said.append(what))
-    assert said == [("searching", CHUNK, CHUNK + 5), ("searching", CHUNK + 5, CHUNK + 5)]
+    calls = []
+    nearest(queries(vectors(CHUNK + 5, 1)), memory(vectors(3, 0)), 1, progress=lambda *call: calls.append(call))
+    assert calls == [("searching", CHUNK, CHUNK + 5), ("searching", CHUNK + 5, CHUNK + 5)]
 
 
 # ---- batches
@@ -188,12 +187,12 @@ def test_a_batch_gathers_vectors_labels_and_similarities(rows):
     kept = memory(vectors(12, 0))
     found = nearest(queries(vectors(9, 1)), kept, 4)
     near = found[rows]
-    for place, row in enumerate(torch.arange(9)[rows].tolist()):
+    for position, row in enumerate(torch.arange(9)[rows].tolist()):
         for rank in range(4):
             exemplar = found.index[row, rank]
-            assert torch.equal(near.x[place, rank], kept.x[exemplar])
-            assert near.y[place, rank] == kept.y[exemplar]
-            assert near.similarity[place, rank] == found.similarity[row, rank]
+            assert torch.equal(near.x[position, rank], kept.vectors(exemplar))
+            assert near.y[position, rank] == kept.y[exemplar]
+            assert near.similarity[position, rank] == found.similarity[row, rank]
     assert len(near.x) == len(torch.arange(9)[rows])
 
 

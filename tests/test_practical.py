@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtn import calibration, datasets, lesson
+from mtn import calibration, inference
 from mtn.config import Config
-from mtn.learn import Learner
-from mtn.methods.practical import BELIEF, PULL, ROUNDING, Moments, Practical, weigh
+from mtn.data import load_vectors
+from mtn.methods.practical import PRIOR_MEAN, PULL, WHITENING, Practical, WhiteningMoments, fit_weights
 from mtn.neighbours import nearest
+from mtn.recipes import with_changes
 from mtn.samples import Samples
 from mtn.stream import Task, split
+from mtn.training import Learner
 
 ADAM = {"epochs": 1, "min_steps": 40, "optimizer": "adamw", "lr": 0.003, "weight_decay": 0.0}
 
@@ -22,8 +24,8 @@ ADAM = {"epochs": 1, "min_steps": 40, "optimizer": "adamw", "lr": 0.003, "weight
 @pytest.fixture
 def start(configure: Callable[..., Config]) -> Callable[..., tuple[Learner, list[Task]]]:
     def make(tasks: int, **sections) -> tuple[Learner, list[Task]]:
-        config = configure(**({"train": ADAM} | sections)).replace(method={"name": "practical"})
-        every = split(datasets.load(config.stream.data), config.stream)
+        config = with_changes(configure(**({"train": ADAM} | sections)), method={"name": "practical"})
+        every = split(load_vectors(config.stream.data), config.stream)
         it = Learner(config, every[0].train.dimension)
         for task in every[:tasks]:
             it.learn_task(task)
@@ -38,52 +40,54 @@ def method(it: Learner) -> Practical:
 
 
 def accuracy(it: Learner, samples: Samples) -> float:
-    right = [(z.argmax(1) == samples.y[rows]) for rows, z in lesson.predictions(it.method, samples, it.memory, 5)]
+    right = [(z.argmax(1) == samples.y[rows]) for rows, z in inference.predictions(it.method, samples, it.memory, 5)]
     return float(torch.cat(right).double().mean())
 
 
-def gaussian(configure: Callable[..., Config], count: int) -> tuple[Moments, Tensor]:
-    """Moments of two classes of one known spread, given whole, as unit vectors would not be."""
-    spread = torch.diag(torch.tensor([4.0, 1.0, 0.25, 0.25]))
-    x = torch.from_numpy(np.random.default_rng(0).standard_normal((count, 4))).float() @ spread.sqrt()
+def gaussian(configure: Callable[..., Config], count: int) -> tuple[WhiteningMoments, Tensor]:
+    """Of two classes with one known covariance, given whole, as unit vectors would not be."""
+    covariance = torch.diag(torch.tensor([4.0, 1.0, 0.25, 0.25]))
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((count, 4))).float() @ covariance.sqrt()
     y = torch.arange(count) % 2
-    moments = Moments(4, configure())
+    moments = WhiteningMoments(4, configure())
     moments.total, moments.count = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     moments.add(x + 3 * y[:, None], y)
-    return moments, spread
+    moments.derive()
+    return moments, covariance
 
 
-def test_the_space_evens_the_spread_within_classes_out(configure) -> None:
-    moments, spread = gaussian(configure, 40_000)
-    mean, change, noise = moments.space()
+def test_whitening_evens_the_variance_within_classes_out(configure) -> None:
+    moments, covariance = gaussian(configure, 40_000)
+    mean, change, noise = moments.mean, moments.whitening, moments.noise
     assert torch.allclose(mean, torch.full((4,), 1.5), atol=0.05)
-    assert torch.allclose(change @ spread @ change.T, spread ** (1 - ROUNDING) * (spread > 0), atol=0.03)
-    assert torch.allclose(noise, change @ spread.sqrt(), atol=0.03)
+    assert torch.allclose(change @ covariance @ change.T, covariance ** (1 - WHITENING) * (covariance > 0), atol=0.03)
+    assert torch.allclose(noise, change @ covariance.sqrt(), atol=0.03)
 
 
 def test_few_samples_leave_the_space_nearly_as_it_is(configure) -> None:
     moments, _ = gaussian(configure, 4)
-    few = moments.space()[1].diagonal()
-    many = gaussian(configure, 4000)[0].space()[1].diagonal()
+    few = moments.whitening.diagonal()
+    many = gaussian(configure, 4000)[0].whitening.diagonal()
     assert few.max() / few.min() < many.max() / many.min()
 
 
 def test_drawn_samples_have_their_class_s_mean_and_spread(configure) -> None:
     torch.manual_seed(0)
-    moments, spread = gaussian(configure, 40_000)
+    moments, covariance = gaussian(configure, 40_000)
     x = moments.draw(torch.ones(20_000, dtype=torch.long))
-    assert torch.allclose(x.mean(0), moments.place(moments.means()[1]), atol=0.05)
-    assert torch.allclose(x.T.cov(), moments.space()[1] @ spread @ moments.space()[1].T, atol=0.06)
+    assert torch.allclose(x.mean(0), moments.whiten(moments.class_centres()[1]), atol=0.05)
+    assert torch.allclose(x.T.cov(), moments.whitening @ covariance @ moments.whitening.T, atol=0.06)
 
 
 def test_prototypes_are_pulled_to_their_means_by_hand(start) -> None:
     it, _ = start(1)
     practical, turned = method(it), torch.tensor([[0.6, 0.8], [1.0, 0.0]])
-    practical.moments._space = torch.zeros(2), torch.eye(2), torch.eye(2)
+    practical.moments.mean, practical.moments.whitening = torch.zeros(2), torch.eye(2)
+    practical.prototypes = torch.nn.Parameter(torch.zeros(3, 2))
     practical.moments.total = torch.tensor([[4.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
     practical.moments.count = torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)
-    practical._home = None
     practical.network.taught = torch.tensor([True, True, False])
+    practical.derive_directions()
     # |(0.6, 0.8) - (1, 0)|^2 = 0.8 of 4 samples, |(1, 0) - (0, 1)|^2 = 2 of 2 samples; the third class is not taught
     assert practical.pull(turned).item() == pytest.approx(PULL**2 * (0.8 / 4**2 + 2 / 2**2) / 2)
 
@@ -97,7 +101,7 @@ def test_rows_of_classes_without_new_samples_stay(start) -> None:
     it, tasks = start(1)
     before = rows(it)
     it.learn_task(tasks[1])
-    means = method(it).moments.means()
+    means = method(it).moments.class_centres()
     for now, then in zip(rows(it), before, strict=True):
         assert torch.equal(now[:6], then)
         assert not torch.allclose(now[6:], means[6:], atol=1e-4)  # they were trained
@@ -133,16 +137,17 @@ def test_what_is_held_out_is_neither_trained_on_nor_anybody_s_neighbour(start) -
     held = it.method.held_out(tasks[1], it.memory)
     assert 0 < held.sum() < len(held) / 3
     plan = it.prepare(tasks[1], it.method.stages(tasks[1])[0])
-    secret = it.memory.x[held]
-    for portion in plan.portions:
-        assert not torch.isin(portion.samples.id, it.memory.id[held]).any()
-        assert portion.found is not None and not torch.isin(portion.found.x, secret).all(1).any()
+    secret = it.memory.vectors(held)
+    for sampler in plan.samplers:
+        assert not torch.isin(sampler.samples.id, it.memory.id[held]).any()
+        assert sampler.neighbours is not None
+        assert not torch.isin(sampler.neighbours.store.read(slice(None)), secret).all(1).any()
 
 
 def test_a_class_with_one_exemplar_keeps_it_for_training(start) -> None:
     it, tasks = start(1, memory={"total": None, "per_class": 1})
     assert not it.method.held_out(tasks[0], it.memory).any()
-    assert method(it).weights.tolist() == pytest.approx(BELIEF)  # nothing to weigh by
+    assert method(it).weights.tolist() == pytest.approx(PRIOR_MEAN)  # nothing to weigh by
 
 
 def test_one_class_at_a_time_is_learned(start) -> None:
@@ -151,7 +156,7 @@ def test_one_class_at_a_time_is_learned(start) -> None:
     assert np.mean(newest) > 0.8 and accuracy(it, tasks[0].test) > 0.8
 
 
-def test_weigh_finds_the_least_loss() -> None:
+def test_fitted_weights_have_the_least_loss() -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(5, (400,), generator=generator)
     good = 2 * torch.nn.functional.one_hot(y, 5) + torch.randn(400, 5, generator=generator)
@@ -162,7 +167,7 @@ def test_weigh_finds_the_least_loss() -> None:
         prior = (w[0] - 1.0) ** 2 / 2 + 10 * (w[1] - 0.3) ** 2 / 2
         return float(torch.nn.functional.cross_entropy(torch.tensordot(w, parts, 1), y, reduction="sum") + prior)
 
-    found = weigh(parts, y)
+    found = fit_weights(parts, y)
     assert found[0] > found[1] > 0.3
     for change in ([0.05, 0], [-0.05, 0], [0, 0.005], [0, -0.005]):
         assert loss(found) < loss(found + torch.tensor(change))
@@ -175,7 +180,7 @@ def test_few_samples_leave_the_network_s_weight_and_many_move_it() -> None:
         y = torch.arange(samples) % 3
         right = torch.nn.functional.one_hot(y, 3)
         parts = torch.stack([right, sign * right]) + torch.randn(2, samples, 3, generator=generator)
-        return float(weigh(parts, y)[1])
+        return float(fit_weights(parts, y)[1])
 
     for sign in (1.0, -1.0):
         assert abs(weight_of_the_network(6, sign) - 0.3) < 10**-0.5  # the standard deviation of what is believed

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mtn import report
+from mtn.experiments import report
+from mtn.experiments.plotting import method_style
 from mtn.methods import METHODS
 
 
@@ -36,7 +37,7 @@ def results() -> list[dict[str, Any]]:
 
 
 def test_cells_are_means_and_sample_standard_deviations(results: list[dict[str, Any]]) -> None:
-    found = report.cells(results)
+    found = report.summarise_methods(results)
     # averages 85 and 88: mean 86.5, sample standard deviation sqrt((1.5^2 + 1.5^2) / 1) = 2.1213
     assert found["mtn"]["average"].mean == 86.5
     assert found["mtn"]["average"].std == pytest.approx(2.1213, abs=1e-4)
@@ -92,17 +93,17 @@ def test_best_and_second_best_are_marked_and_joint_is_out_of_the_race() -> None:
 
 
 def test_two_methods_need_no_marks(results: list[dict[str, Any]]) -> None:
-    assert report.ranks(report.cells(results)) == {}
+    assert report.top_two(report.summarise_methods(results)) == {}
 
 
 def test_equal_printed_numbers_share_the_place_and_after_two_best_there_is_no_second() -> None:
     named = {"knn": [70.0, 90.0], "mtn": [70.0, 90.04], "ssil": [70.0, 89.96], "er": [70.0, 80.0], "ncm": [70.0, 70.0]}
-    rows = report.cells([result(method, 0, accuracy) for method, accuracy in named.items()])
-    marks = {method: place for (method, column), place in report.ranks(rows).items() if column == "last"}
+    rows = report.summarise_methods([result(method, 0, accuracy) for method, accuracy in named.items()])
+    marks = {method: place for (method, column), place in report.top_two(rows).items() if column == "last"}
     assert marks == {"knn": 1, "mtn": 1, "ssil": 1}
     rows.pop("mtn"), rows.pop("ssil")
     rows["bic"] = rows["er"]
-    marks = {method: place for (method, column), place in report.ranks(rows).items() if column == "last"}
+    marks = {method: place for (method, column), place in report.top_two(rows).items() if column == "last"}
     assert marks == {"knn": 1, "er": 2, "bic": 2}
 
 
@@ -112,4 +113,4 @@ def test_a_method_looks_the_same_in_every_figure_and_no_two_look_alike() -> None
         lines = report.curve([result(name, 0, [90.0, 80.0]) for name in names]).axes[0].lines
         styles[len(names)] = {n: (line.get_color(), line.get_marker()) for n, line in zip(names, lines, strict=True)}
     assert all(styles[4][name] == style for name, style in styles[3].items())
-    assert len({report.style(name) for name in [*METHODS, "mine:Own"]}) == len(METHODS) + 1
+    assert len({method_style(name) for name in [*METHODS, "mine:Own"]}) == len(METHODS) + 1

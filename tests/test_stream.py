@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mtn.config import Stream
 from mtn.errors import InputError
-from mtn.samples import Data, Samples, every_tenth
+from mtn.samples import Data, Samples, every_nth
 from mtn.stream import class_order, sizes, split
 
 NAMES = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
@@ -248,7 +248,7 @@ def test_without_one_every_tenth_of_each_class_is_held_out():
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=80))
 def test_every_tenth_leaves_each_class_most_of_its_samples(labels):
     y = torch.tensor(labels)
-    held_out = every_tenth(y)
+    held_out = every_nth(y, 10, first=1)
     for c in y.unique():
         count, out = int((y == c).sum()), int(held_out[y == c].sum())
         assert out == (count + 8) // 10  # places 1, 11, 21, ... of `count`

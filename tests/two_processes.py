@@ -1,4 +1,4 @@
-"""What tests/test_ranks.py starts with torchrun: what processes share out is compared with what one does alone."""
+"""What test_distributed.py starts with torchrun: results of two processes are compared with those of one."""
 
 import copy
 import json
@@ -12,15 +12,17 @@ from unittest import mock
 
 import torch
 
-from mtn import datasets, ranks
-from mtn.config import Config, recipe
+from mtn.config import Config
+from mtn.data import load_data
 from mtn.errors import InputError
-from mtn.learn import Learner
+from mtn.experiments.run import run
 from mtn.memory import Memory
 from mtn.methods import METHODS
 from mtn.neighbours import nearest_within
-from mtn.run import run
+from mtn.recipes import recipe, with_changes
+from mtn.runtime import distributed
 from mtn.stream import Task, split
+from mtn.training import Learner
 
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"method": {"name": name}} for name in METHODS},
@@ -35,99 +37,104 @@ RUNS = ("mtn", "ssil", "practical")
 
 @contextmanager
 def alone() -> Iterator[None]:
-    with mock.patch.multiple(ranks, _rank=0, _count=1):
+    """As if this were the only process."""
+    with mock.patch.multiple(distributed, _rank=0, _world_size=1):
         yield
 
 
 def largest(shared: dict[str, torch.Tensor | None], whole: dict[str, torch.Tensor | None]) -> float:
-    """Difference, relative to the largest number of each, or to 1."""
+    """The largest difference, relative to the largest number of each tensor, or to 1."""
     assert shared.keys() == whole.keys()
     worst = 0.0
-    for name, one in shared.items():
-        other = whole[name]
-        assert (one is None) == (other is None), name
-        if one is not None and other is not None and one.numel():
-            worst = max(worst, float((one - other).abs().max() / other.abs().max().clamp(min=1)))
+    for name, tensor in shared.items():
+        expected = whole[name]
+        assert (tensor is None) == (expected is None), name
+        if tensor is not None and expected is not None and tensor.numel():
+            worst = max(worst, float((tensor - expected).abs().max() / expected.abs().max().clamp(min=1)))
     return worst
 
 
-def slopes(method: torch.nn.Module, *given: Any) -> dict[str, torch.Tensor | None]:
+def parameter_gradients(method: torch.nn.Module, *inputs: Any) -> dict[str, torch.Tensor | None]:
+    """The gradient of the sum of the loss terms, by name of the parameter."""
     method.zero_grad(set_to_none=True)
-    sum(method(*given).values()).backward()
+    sum(method(*inputs).values()).backward()
     return {name.removeprefix("module."): parameter.grad for name, parameter in method.named_parameters()}
 
 
 def gradients(config: Config) -> dict[str, float]:
-    """Of every stage of the second task, at several steps; and the lesson that is made before."""
-    data = datasets.of(config)
+    """Differences of gradients and teacher logits in every stage of the second task, at several steps."""
+    data = load_data(config)
     tasks = split(data, config.stream)
-    it, apart = Learner(config, data.train.dimension), {}
-    it.learn_task(tasks[0])
-    it.begin(tasks[1])
-    for index, stage in enumerate(it.method.stages(tasks[1])):
-        plan = it.prepare(tasks[1], stage)
+    learner, differences = Learner(config, data.train.dimension), {}
+    learner.learn_task(tasks[0])
+    learner.begin(tasks[1])
+    for index, stage in enumerate(learner.method.stages(tasks[1])):
+        shared_batches = learner.prepare(tasks[1], stage)
         with alone():
-            own = it.prepare(tasks[1], stage)
-        for mine, ours in zip(own.portions, plan.portions, strict=True):
-            if mine.found is not None and ours.found is not None:
-                assert torch.equal(mine.found.index, ours.found.index)
-            apart[f"{index}.before.{mine.key}"] = largest({"": ours.before}, {"": mine.before})
-        twin = copy.deepcopy(it.method).train()
-        parallel = ranks.data_parallel(it.method.train())
+            whole_batches = learner.prepare(tasks[1], stage)
+        for shared, whole in zip(shared_batches.samplers, whole_batches.samplers, strict=True):
+            if shared.neighbours is not None and whole.neighbours is not None:
+                assert torch.equal(shared.neighbours.index, whole.neighbours.index)
+            name = f"{index}.before.{whole.key}"
+            differences[name] = largest({"": shared.teacher_logits}, {"": whole.teacher_logits})
+        twin = copy.deepcopy(learner.method).train()
+        twin_stage = twin.stages(tasks[1])[index]  # a stage's loss is bound to its method
+        parallel = distributed.data_parallel(learner.method.train())
         for step in range(STEPS):
-            chance = torch.get_rng_state()
-            shared = slopes(parallel, stage, plan.batch(step), tasks[1])
-            torch.set_rng_state(chance)
+            state = torch.get_rng_state()
+            shared_gradients = parameter_gradients(parallel, stage, shared_batches.batch(step), tasks[1])
+            torch.set_rng_state(state)
             with alone():
-                whole = slopes(twin, stage, own.batch(step), tasks[1])
-            apart[f"{index}.{step}"] = largest(shared, whole)
-        it.method.eval()
-    return apart
+                whole_gradients = parameter_gradients(twin, twin_stage, whole_batches.batch(step), tasks[1])
+            differences[f"{index}.{step}"] = largest(shared_gradients, whole_gradients)
+        learner.method.eval()
+    return differences
 
 
 def one_sample(config: Config) -> None:
-    """Fewer rows than processes."""
-    data = datasets.of(config)
-    one = data.train.select(data.train.y == 0).select(torch.tensor([0]))
-    it = Learner(config, data.train.dimension)
-    it.learn_task(Task(0, (slice(0, 1),), ("0",), one, one))
-    assert all(parameter.isfinite().all() for parameter in it.method.parameters())
+    """A task of one sample, which is fewer rows than processes, can be learned."""
+    data = load_data(config)
+    sample = data.train.select(data.train.y == 0).select(torch.tensor([0]))
+    learner = Learner(config, data.train.dimension)
+    learner.learn_task(Task(0, (slice(0, 1),), ("0",), sample, sample))
+    assert all(parameter.isfinite().all() for parameter in learner.method.parameters())
 
 
 def search(config: Config) -> float:
-    train, memory = datasets.of(config).train, Memory(config.memory, 16)
+    """The largest difference of similarities; the neighbours are the same."""
+    train, memory = load_data(config).train, Memory(config.memory, 16)
     memory.add(train, torch.Generator().manual_seed(0))
     worst = 0.0
     for count in (0, 1, 2, 31, len(train)):
-        asked = train.select(torch.arange(count))
-        shared = nearest_within(asked, memory, 5, (len(memory), 3, 0))
+        queries = train.select(torch.arange(count))
+        shared = nearest_within(queries, memory, 5, (len(memory), 3, 0))
         with alone():
-            whole = nearest_within(asked, memory, 5, (len(memory), 3, 0))
-        for one, other in zip(shared, whole, strict=True):
-            assert torch.equal(one.index, other.index) and one.full == other.full
-            worst = max(worst, largest({"": one.similarity}, {"": other.similarity}))
+            whole = nearest_within(queries, memory, 5, (len(memory), 3, 0))
+        for found, expected in zip(shared, whole, strict=True):
+            assert torch.equal(found.index, expected.index) and found.full == expected.full
+            worst = max(worst, largest({"": found.similarity}, {"": expected.similarity}))
     return worst
 
 
 def main(path: str, out: str) -> None:
     config, folder = recipe(path), Path(out)
-    small = config.replace(train={"min_steps": 0, "epochs": 1})
-    told: dict[str, Any] = {"gradients": {}}
+    small = with_changes(config, train={"min_steps": 0, "epochs": 1})
+    report: dict[str, Any] = {"gradients": {}}
     for name, change in VARIANTS.items():
-        told["gradients"][name] = gradients(small.replace(**change))
-        one_sample(small.replace(**change))
-    told["search"] = search(config)
+        report["gradients"][name] = gradients(with_changes(small, **change))
+        one_sample(with_changes(small, **change))
+    report["search"] = search(config)
     for name in RUNS:
-        run(config.replace(method={"name": name}), folder / name)
+        run(with_changes(config, method={"name": name}), folder / name)
     try:
-        run(config.replace(images={"side": 16}), folder / "images")
+        run(with_changes(config, images={"side": 16}), folder / "images")
     except InputError as error:
-        told["images"] = str(error)
-    (folder / f"told-{ranks.rank()}.json").write_text(json.dumps(told))
+        report["images"] = str(error)
+    (folder / f"report-{distributed.rank()}.json").write_text(json.dumps(report))
 
 
 if __name__ == "__main__":
-    ranks.start(timedelta(minutes=5))
+    distributed.init_process_group(timedelta(minutes=5))
     main(*sys.argv[1:])
-    ranks.stop()
-    ranks.end(0)
+    distributed.barrier()
+    distributed.exit_process(0)

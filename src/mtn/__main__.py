@@ -2,15 +2,16 @@
 
 import os
 
-# Threads that wait sleep instead of spinning: on a machine that does other work too, small steps run up to 40 times
-# faster. Read once, when torch is loaded: hence here.
+# Waiting threads sleep instead of spinning: where other programs use the cores too, small steps run up to 40 times
+# faster. OpenMP reads this once, when torch is loaded, hence it is set here.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def main() -> None:
-    from mtn import cli
+    """Run the command line."""
+    from mtn.cli.main import main as run_command
 
-    cli.main()
+    run_command()
 
 
 if __name__ == "__main__":

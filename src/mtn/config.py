@@ -1,26 +1,22 @@
-"""Recipe (TOML) + dotted overrides -> one frozen, complete configuration of a run.
+"""The configuration of a run: typed, frozen and complete. `mtn.recipes` makes one from a recipe (TOML) and overrides.
 
 The defaults are the values the paper states; where it is silent, those documented in docs/design.md.
 """
 
 import hashlib
-import itertools
 import json
-import tomllib
-from collections.abc import Iterable, Mapping
-from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
-from mtn.errors import InputError, closest
-
-AtLeastOne = Annotated[int, Field(ge=1)]
+LARGEST = 2**53
+"""Beyond this no number of a configuration makes sense, and not every library can compute with it."""
+AtLeastOne = Annotated[int, Field(ge=1, le=LARGEST)]
 
 
 class Section(BaseModel):
+    """A table of a recipe: frozen, and strict about keys and types."""
+
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
@@ -32,6 +28,8 @@ class Section(BaseModel):
 
 
 class Stream(Section):
+    """[stream]: the data, and how they are split into tasks."""
+
     data: str | Annotated[list[str], Field(min_length=1)]
     """A data set's name, an .npz file, a folder of .npy files; of images a folder or a zip, or a list of them."""
     first: AtLeastOne | None = None
@@ -57,7 +55,9 @@ class Stream(Section):
 
 
 class Images(Section):
-    side: Annotated[int, Field(ge=8)] | None = None
+    """[images]: a backbone that is trained from images, and how they are augmented."""
+
+    side: Annotated[int, Field(ge=8, le=2**15)] | None = None
     """Of the square images that features are learned from; unset: stream.data has vectors, which stay as they are."""
     network: Literal["resnet18", "resnet10"] = "resnet18"
     """Two blocks a stage, or one."""
@@ -78,6 +78,8 @@ class Images(Section):
 
 
 class Budget(Section):
+    """[memory]: how many exemplars are kept, which ones, and where."""
+
     total: AtLeastOne | None = None
     """Exemplars over all classes (the paper's M)."""
     per_class: AtLeastOne | None = None
@@ -106,30 +108,43 @@ class Budget(Section):
 
 
 class MethodOptions(Section):
+    """Options that every method has. A method with more of them declares a subclass of this as its `Options`."""
+
+    model_config = ConfigDict(extra="allow")  # options of other methods in a shared recipe; mtn.recipes checks them
+
     name: str = "mtn"
     """A name of the methods table, or your own as package.module:Class."""
     k: AtLeastOne = 10
     """Neighbours retrieved for a query."""
-    size: Literal["small", "medium", "large"] = "medium"
-    """Transformer: 2 layers x 1 head x 64, 4 x 4 x 128, or 12 x 12 x 768."""
-    labels: bool = False
-    """Add a learned class embedding to each neighbour."""
-    rank: bool = True
-    """Add a learned embedding of each neighbour's rank."""
-    readout: Literal["cls", "nn", "mix"] = "cls"
-    """Adapted query -> linear head; votes of the adapted neighbours; or both."""
     features: Literal["ssil", "podnet", "ccil"] = "ssil"
-    """What trains the backbone of a method that needs features at rest (mtn, knn); with images only."""
-    units: AtLeastOne = 2000
-    """Columns of ranpac's random projection."""
-    strength: Annotated[float, Field(gt=0)] | Literal["auto"] = 0.01
-    """Of the ridge in slda, ridge and ranpac, relative to the mean diagonal; auto: chosen on a fifth of each task."""
+    """The method that trains the backbone of one that needs frozen features (mtn, knn); with images only."""
+
+
+FIRST_OPTIONS: dict[str, Any] = {
+    "k": 10,
+    "size": "medium",
+    "labels": False,
+    "rank": True,
+    "readout": "cls",
+    "features": "ssil",
+    "units": 2000,
+    "strength": 0.01,
+}
+"""Version 0.1 wrote these options into the configuration of every run, whatever its method: what it wrote is completed
+with them before it is compared, and so is what the digest is computed from."""
+
+
+def complete(values: dict[str, Any]) -> dict[str, Any]:
+    """A dumped configuration with every option that version 0.1 would have written."""
+    return values | {"method": FIRST_OPTIONS | values["method"]}
 
 
 class Train(Section):
-    epochs: Annotated[float, Field(ge=0)] = 10
+    """[train]: the optimisation of a task."""
+
+    epochs: Annotated[float, Field(ge=0, le=1e9)] = 10
     """Passes over a task's new samples."""
-    min_steps: Annotated[int, Field(ge=0)] = 0
+    min_steps: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     """Optimisation steps of a task at the least, however few its samples are."""
     lr: Annotated[float, Field(gt=0)] = 0.1
     schedule: Literal["cosine", "constant", "step"] = "cosine"
@@ -140,7 +155,7 @@ class Train(Section):
     """Largest gradient norm; 0 leaves gradients as they are."""
     batch: AtLeastOne = 128
     """New samples in a step."""
-    replay: Annotated[int, Field(ge=0)] = 32
+    replay: Annotated[int, Field(ge=0, le=LARGEST)] = 32
     """Exemplars of old classes added to each step."""
     loss: Literal["ss", "ce", "balanced", "ccil"] | None = None
     """Classification loss of a method that leaves the choice; unset: the method's own."""
@@ -151,6 +166,8 @@ class Train(Section):
 
 
 class Config(Section):
+    """The complete configuration of a run; frozen."""
+
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Of initialisation and sampling; the class order has its own."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -159,7 +176,7 @@ class Config(Section):
     stream: Stream
     images: Images = Images()
     memory: Budget
-    method: MethodOptions = MethodOptions()
+    method: SerializeAsAny[MethodOptions] = MethodOptions()
     train: Train = Train()
 
     @model_validator(mode="after")
@@ -168,164 +185,10 @@ class Config(Section):
             raise ValueError('memory.store = "milvus" holds vectors: with images.side exemplars are images')
         return self
 
+    def with_method_name(self, name: str) -> "Config":
+        """The same with another name in [method], which is not looked up: for a digest that all methods share."""
+        return self.model_copy(update={"method": self.method.model_copy(update={"name": name})})
+
     def digest(self) -> str:
         """Eight hexadecimal digits that tell this configuration from any other."""
-        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:8]
-
-    def replace(self, **sections: Any) -> "Config":
-        """A copy with some keys changed: `config.replace(seed=1, method={"name": "knn"})`."""
-        values = self.model_dump(exclude_none=True) | {"log": self.log}
-        values["memory"] |= {"store": self.memory.store, "uri": self.memory.uri}
-        return parse(_merge(values, sections), "a changed configuration")
-
-
-def recipe(name: str, overrides: Iterable[str] = ()) -> Config:
-    """The recipe called `name` (shipped, or a path) with `key=value` overrides applied."""
-    values = _read(name)
-    for key, value in map(assignment, overrides):
-        _put(values, key, value)
-    return parse(values, f"recipe {name!r}")
-
-
-def assignment(text: str) -> tuple[str, Any]:
-    """`key=value` as --set takes it."""
-    key, sign, value = text.partition("=")
-    if not sign:
-        raise InputError(f"--set takes key=value, got {text!r}")
-    return key.strip(), _value(value.strip())
-
-
-PARAMETERS = {
-    "method.name": "method",
-    "memory.total": "memory",
-    "method.k": "k",
-    "seed": "random_state",
-    "device": "device",
-}
-"""Keys of a recipe that are parameters of MTNClassifier in their own right, and their names there."""
-
-
-def classifier(changes: Mapping[str, Any]) -> Config:
-    """What MTNClassifier learns by: its method's own recipe, else the defaults, with dotted keys changed."""
-    name = changes["method.name"]
-    values = _read(name) if name in recipe_names() else {"stream": {"data": "none"}}
-    for key, value in changes.items():
-        _put(values, key, value)
-    return parse(values, "MTNClassifier")
-
-
-def recipe_names() -> list[str]:
-    """Every shipped recipe, as `mtn run` takes it."""
-    return sorted(_walk(_shipped(), ""))
-
-
-def recipe_header(name: str) -> str:
-    """The comment a shipped recipe opens with: what it is, its command, what to expect."""
-    lines = _shipped().joinpath(f"{name}.toml").read_text("utf-8").splitlines()
-    return "\n".join(line.lstrip("# ") for line in itertools.takewhile(lambda line: line.startswith("#"), lines))
-
-
-def parse(values: dict[str, Any], origin: str) -> Config:
-    """Validate; the first mistake becomes one line that names the key, the rule and the value."""
-    try:
-        return Config.model_validate(values)
-    except ValidationError as error:
-        raise InputError(f"{origin}: {_explain(error)}") from None
-
-
-def keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]:
-    """Every dotted key of a configuration."""
-    found = []
-    for name, field in section.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, Section):
-            found += keys(inner, f"{prefix}{name}.")
-        else:
-            found.append(f"{prefix}{name}")
-    return found
-
-
-def _shipped() -> Traversable:
-    return resources.files("mtn").joinpath("recipes")
-
-
-def _walk(folder: Traversable, prefix: str) -> Iterable[str]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _walk(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".toml"):
-            yield prefix + entry.name.removesuffix(".toml")
-
-
-def _read(name: str) -> dict[str, Any]:
-    if name.endswith(".toml"):
-        path: Traversable = Path(name)
-        if not path.is_file():
-            raise InputError(f"no recipe file {name!r}")
-    else:
-        known = recipe_names()
-        if name not in known:
-            raise InputError(f"no recipe {name!r}: {closest(name, known)} (a file of your own ends in .toml)")
-        path = _shipped().joinpath(f"{name}.toml")
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"recipe {name!r} is not valid TOML: {error}") from None
-
-
-# Of these, setting one takes the other out: TOML has no word for "unset".
-_ALTERNATIVES = {
-    "memory.total": ("memory.per_class",),
-    "memory.per_class": ("memory.total",),
-    "stream.tasks": ("stream.first", "stream.step"),
-    "stream.first": ("stream.tasks",),
-    "stream.step": ("stream.tasks",),
-}
-
-
-def _put(values: dict[str, Any], key: str, value: Any) -> None:
-    if key not in keys():
-        raise InputError(f"unknown key {key!r}: {closest(key, keys())}")
-    for other in _ALTERNATIVES.get(key, ()):
-        _section(values, other).pop(other.rpartition(".")[2], None)
-    _section(values, key)[key.rpartition(".")[2]] = value
-
-
-def _section(values: dict[str, Any], key: str) -> dict[str, Any]:
-    parent = key.rpartition(".")[0]
-    found = values.setdefault(parent, {}) if parent else values
-    if not isinstance(found, dict):
-        raise InputError(f"{parent} must be a table, got {found!r}")
-    return found
-
-
-def _value(text: str) -> Any:
-    """A TOML value, or the bare text where it is none (`stream.data=my.npz` needs no quotes)."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _merge(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(values)
-    for key, change in changes.items():
-        merged[key] = _merge(merged.get(key, {}), change) if isinstance(change, dict) else change
-    return merged
-
-
-def _explain(error: ValidationError) -> str:
-    found = error.errors()
-    unknown = [one for one in found if one["type"] == "extra_forbidden"]  # a misspelt key is also a missing one
-    deepest = max((one for one in found if one["loc"][:2] == found[0]["loc"][:2]), key=lambda one: len(one["loc"]))
-    first = unknown[0] if unknown else deepest
-    key = ".".join(str(part) for part in first["loc"] if str(part) in ".".join(keys()).split("."))
-    if first["type"] == "extra_forbidden":
-        key = ".".join(str(part) for part in first["loc"])
-        return f"unknown key {key!r}: {closest(key, keys())}"
-    if first["type"] == "missing":
-        return f"{key} is missing"
-    rule = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if first["type"] == "value_error":
-        return rule
-    return f"{key} {rule}, got {first['input']!r}"
+        return hashlib.sha256(json.dumps(complete(self.model_dump()), sort_keys=True).encode()).hexdigest()[:8]

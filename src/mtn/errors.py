@@ -1,15 +1,20 @@
-"""The one error a caller can mend: it names the parameter, the rule and the value."""
+"""Errors that a caller can act on, one line each."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Raised at the boundary for bad input. The command line prints it as one line and exits with code 2."""
+    """Bad input: the message names the parameter, the rule and the value. Commands print it and exit with code 2."""
+
+    def __init__(self, message: str) -> None:
+        """What a file says may be part of the message: a character that is not printable is shown as its escape."""
+        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(message))
+        super().__init__("".join(shown))
 
 
-class Passing(InputError):
-    """Nothing to mend in what was asked: a server does not answer, and may do so later."""
+class UnavailableError(InputError):
+    """The input may be right: a server that is needed does not answer now, and may do so later."""
 
 
 def closest(word: str, known: Iterable[str]) -> str:

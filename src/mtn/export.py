@@ -1,4 +1,4 @@
-"""The network of a classifier -> an ONNX file: a pure function of a query and its neighbours."""
+"""The network of a classifier -> an ONNX file: a pure function of queries and their neighbours."""
 
 import copy
 import json
@@ -11,52 +11,53 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mtn import checkpoint
 from mtn.errors import InputError
 from mtn.neighbours import Neighbours
+from mtn.storage import files
 
-if TYPE_CHECKING:
-    from mtn.classifier import MTNClassifier
+if TYPE_CHECKING:  # scikit-learn is slow to load, and only some commands need it
+    from mtn.classifier import ClassifierState
 
 OPSET = 18
 INPUTS = ("query", "neighbours", "labels", "mask")
 TOLERANCE = 1e-3
 
 
-class Network(nn.Module):
-    """query B,D; neighbours B,K,D, nearest first; labels B,K, places in `classes_`; mask B,K, False for no neighbour.
+class ExportedNetwork(nn.Module):
+    """Scores B,C in the order of `classes_`.
 
-    Scores B,C in the order of `classes_`. Vectors of any length. Of a method without neighbours: the query alone.
+    Of query B,D; neighbours B,K,D, nearest first; labels B,K, positions in `classes_`; mask B,K, False for no
+    neighbour. Vectors may have any length. A method without neighbours takes the query alone.
     """
 
-    def __init__(self, classifier: "MTNClassifier") -> None:
+    def __init__(self, state: "ClassifierState") -> None:
         super().__init__()
-        self.method = copy.deepcopy(classifier._learner.method).cpu()
-        self.places = classifier._columns()
+        self.method = copy.deepcopy(state.learner.method).cpu()
+        self.class_indices = state.columns
 
     def forward(
         self, query: Tensor, near: Tensor | None = None, labels: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         query = F.normalize(query, dim=1)
         if near is None or labels is None or mask is None:
-            return self.method.scores(query, None)[:, self.places]
+            return self.method.scores(query, None)[:, self.class_indices]
         near = F.normalize(near, dim=2)
         similarity = (near @ query[:, :, None]).squeeze(2)
-        found = Neighbours(near, self.places[labels], similarity, mask, full=False)
-        # labels once more: an input that a method does not look at would not be in the file
-        return self.method.scores(query, found)[:, self.places] + 0 * labels[:, :1]
+        neighbours = Neighbours(near, self.class_indices[labels], similarity, mask, full=False)
+        # labels are added once more: an input that a method does not use would be missing from the file
+        return self.method.scores(query, neighbours)[:, self.class_indices] + 0 * labels[:, :1]
 
 
-def onnx(classifier: "MTNClassifier", path: Path) -> float | None:
+def export_onnx(state: "ClassifierState", path: Path) -> float | None:
     """Write the file; the largest difference between onnxruntime's scores and torch's, None without onnxruntime."""
     try:
         import onnx
     except ImportError:
         raise InputError("export needs onnx: pip install 'mtn[onnx]'") from None
-    network = Network(classifier).eval()
-    example = _example(classifier, 2)
+    network = ExportedNetwork(state).eval()
+    example = _example(state, 2)
     names = INPUTS[: len(example)]
-    apart: list[float | None] = []
+    differences: list[float | None] = []
 
     def fill(temporary: Path) -> None:
         with warnings.catch_warnings(), torch.no_grad():
@@ -74,55 +75,57 @@ def onnx(classifier: "MTNClassifier", path: Path) -> float | None:
                 dynamo=False,
             )
         model = onnx.load(str(temporary))
-        onnx.helper.set_model_props(model, _facts(classifier))
+        onnx.helper.set_model_props(model, _metadata(state))
         onnx.checker.check_model(model)
         onnx.save(model, str(temporary))
-        apart.append(_compare(network, _example(classifier, 5), temporary))
+        differences.append(_compare(network, _example(state, 5), temporary))
 
     try:
-        checkpoint.write(path, fill)
+        files.write(path, fill)
     except (torch.onnx.errors.OnnxExporterError, NotImplementedError) as error:
-        raise InputError(f"method {classifier.method!r} cannot be exported: {str(error).splitlines()[0]}") from None
+        method = state.learner.config.method.name
+        raise InputError(f"method {method!r} cannot be exported: {str(error).splitlines()[0]}") from None
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from None
-    return apart[0]
+    return differences[0]
 
 
-def _example(classifier: "MTNClassifier", batch: int) -> tuple[Tensor, ...]:
-    """Random, one neighbour of it missing."""
-    learner, width = classifier._learner, classifier.n_features_in_
-    generator, k = torch.Generator().manual_seed(batch), classifier._learner.config.method.k
-    query = torch.randn(batch, width, generator=generator)
-    if not learner.method.uses_neighbours:
+def _example(state: "ClassifierState", batch: int) -> tuple[Tensor, ...]:
+    """Random inputs, one neighbour of them missing."""
+    generator, k = torch.Generator().manual_seed(batch), state.learner.config.method.k
+    query = torch.randn(batch, state.feature_count, generator=generator)
+    if not state.uses_neighbours:
         return (query,)
-    labels = torch.randint(len(classifier.classes_), (batch, k), generator=generator)
+    labels = torch.randint(len(state.columns), (batch, k), generator=generator)
     mask = torch.arange(batch * k).view(batch, k) < batch * k - 1
-    return query, torch.randn(batch, k, width, generator=generator), labels, mask
+    return query, torch.randn(batch, k, state.feature_count, generator=generator), labels, mask
 
 
-def _facts(classifier: "MTNClassifier") -> dict[str, str]:
+def _metadata(state: "ClassifierState") -> dict[str, str]:
+    """What a user of the file needs besides scores, as JSON."""
     facts: dict[str, Any] = {
-        "classes": classifier.classes_.tolist(),
-        "temperature": classifier.temperature_,
-        "method": classifier.method,
-        "source": classifier.source_,
+        "classes": state.classes().tolist(),
+        "temperature": state.temperature,
+        "method": state.learner.config.method.name,
+        "source": state.source,
     }
     return {name: json.dumps(value, ensure_ascii=False) for name, value in facts.items()}
 
 
 @torch.no_grad()
-def _compare(network: Network, example: tuple[Tensor, ...], path: Path) -> float | None:
+def _compare(network: ExportedNetwork, example: tuple[Tensor, ...], path: Path) -> float | None:
+    """The largest difference of scores; an error if it is beyond TOLERANCE."""
     try:
         import onnxruntime
     except ImportError:
         return None
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised
+    options.log_severity_level = 4  # errors are raised, not printed
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     feed = {name: tensor.numpy() for name, tensor in zip(INPUTS, example, strict=False)}
     (scores,) = session.run(None, feed)
-    apart = float(np.abs(scores - network(*example).numpy()).max())
-    if not apart <= TOLERANCE:
+    difference = float(np.abs(scores - network(*example).numpy()).max())
+    if not difference <= TOLERANCE:
         name = type(network.method).__name__
-        raise InputError(f"{name} cannot be exported: scores of onnxruntime and torch differ by {apart:.2g}")
-    return apart
+        raise InputError(f"{name} cannot be exported: scores of onnxruntime and torch differ by {difference:.2g}")
+    return difference

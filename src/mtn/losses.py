@@ -8,6 +8,7 @@ from torch import Tensor
 
 
 def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
+    """-log softmax(z)_y, mean over B."""
     return F.cross_entropy(z, y)
 
 
@@ -25,29 +26,29 @@ def separated_softmax(z: Tensor, y: Tensor, old: int) -> Tensor:
     return (total + F.cross_entropy(z[~new, :old], y[~new], reduction="sum")) / len(y)
 
 
-def taskwise_distillation(z: Tensor, before: Tensor, spans: Sequence[slice], temperature: float) -> Tensor:
-    """Eq. 2: sum over earlier tasks of T^2 KL(p_before || p), each softmax inside that task's classes; mean over B."""
+def taskwise_distillation(z: Tensor, teacher: Tensor, spans: Sequence[slice], temperature: float) -> Tensor:
+    """Eq. 2: sum over earlier tasks of T^2 KL(p_teacher || p), each softmax inside that task's classes; mean over B."""
     total = z.new_zeros(())
     for span in spans:
         if span.stop - span.start < 2:  # the softmax of one class is constant
             continue
         now = F.log_softmax(z[:, span] / temperature, dim=1)
-        then = F.log_softmax(before[:, span] / temperature, dim=1)
+        then = F.log_softmax(teacher[:, span] / temperature, dim=1)
         total = total + F.kl_div(now, then, log_target=True, reduction="sum")
     return temperature**2 * total / len(z)
 
 
-def balanced_cross_entropy(z: Tensor, y: Tensor, share: Tensor) -> Tensor:
-    """Cross-entropy over all seen classes, corrected for how often each is drawn: softmax(z + log share).
+def balanced_cross_entropy(z: Tensor, y: Tensor, frequency: Tensor) -> Tensor:
+    """Cross-entropy over all seen classes, corrected for how often each is drawn: softmax(z + log frequency).
 
     What remains in z is free of the drawing frequencies (Menon et al. 2021, logit adjustment; Ren et al. 2020).
     """
-    return F.cross_entropy(z + share.clamp(min=torch.finfo(share.dtype).tiny).log(), y)
+    return F.cross_entropy(z + frequency.clamp(min=torch.finfo(frequency.dtype).tiny).log(), y)
 
 
-def soft_cross_entropy(z: Tensor, before: Tensor, temperature: float) -> Tensor:
-    """-sum p_before log p at a temperature, mean over the batch, no T^2 (BiC's distillation)."""
-    return F.cross_entropy(z / temperature, (before / temperature).softmax(1))
+def soft_cross_entropy(z: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """-sum p_teacher log p at a temperature, mean over the batch, no T^2 (BiC's distillation)."""
+    return F.cross_entropy(z / temperature, (teacher / temperature).softmax(1))
 
 
 def margin_ranking(cosines: Tensor, y: Tensor, old: int, margin: float, rivals: int) -> Tensor:
@@ -69,14 +70,14 @@ def nca(similarity: Tensor, y: Tensor, scale: Tensor, margin: float) -> Tensor:
     return (others.logsumexp(1) - scale * (true.squeeze(1) - margin)).clamp(min=0).mean()
 
 
-def binary_distillation(z: Tensor, y: Tensor, before: Tensor | None) -> Tensor:
-    """iCaRL, Alg. 3: sigmoid cross-entropy of every class, summed; targets are what was answered before, where it was.
+def binary_distillation(z: Tensor, y: Tensor, teacher: Tensor | None) -> Tensor:
+    """iCaRL, Alg. 3: sigmoid cross-entropy of every class, summed, mean over the batch.
 
-    For new classes the target is whether the sample is one. Mean over the batch.
+    Targets are the teacher's answers for old classes, the label for new ones.
     """
     target = F.one_hot(y, z.shape[1]).to(z)
-    if before is not None:
-        target[:, : before.shape[1]] = before.sigmoid()
+    if teacher is not None:
+        target[:, : teacher.shape[1]] = teacher.sigmoid()
     return F.binary_cross_entropy_with_logits(z, target, reduction="sum") / len(z)
 
 

@@ -1,201 +1,187 @@
 """Tasks -> exemplars: a bounded memory, exactly as full as its budget allows.
 
-Every policy is one number a sample: its priority. Ring: when it came (the latest stay). Herding: minus its place in
-the herded order. Reservoir: a random key (the largest M keys of a stream are a uniform sample of it).
+Every selection policy is one number a sample, its priority. Ring: the order of arrival, so that the latest are kept.
+Herding: minus the rank in the herded order. Reservoir: a random key (the M largest keys of a stream are a uniform
+sample of it).
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mtn import index
 from mtn.config import Budget
 from mtn.errors import InputError
-from mtn.index import Index
-from mtn.milvus import Collection, Remote
-from mtn.samples import Samples
+from mtn.samples import Samples, rank_within_class
+from mtn.search import Location, VectorStore, in_process_store, make_store
 
-View = Callable[[Samples], Samples]
-"""Images -> the vectors that a backbone makes of them; vectors stay as they are."""
+Featurise = Callable[[Samples], Samples]
+"""Images -> the vectors that a backbone makes of them; vectors are returned as they are."""
 
 
 class Memory:
-    """Exemplars as unit vectors, or as images in bytes, with class and id. Rows stand by class, best first.
+    """Exemplars as unit vectors, or as images in bytes, with class and id. Rows are ordered by class, best first.
 
-    With a collection the vectors are there, and only there.
+    The vectors are in `store`: in this process, or in a collection of Milvus.
     """
 
-    def __init__(self, budget: Budget, *shape: int, collection: Collection | None = None) -> None:
+    def __init__(self, budget: Budget, *shape: int, store: VectorStore | None = None) -> None:
+        """`shape` is that of a sample; not needed with a `store`, which may have rows."""
         self.budget = budget
-        kind = torch.uint8 if len(shape) == 3 else getattr(torch, budget.precision)
-        here = torch.zeros(0, *shape, dtype=kind)
-        self.x: Tensor | Remote = here if collection is None else Remote.empty(collection)
-        self.columns: Tensor | None = None  # D,M once turned
-        self.y = torch.zeros(0, dtype=torch.long)
-        self.id = torch.zeros(0, dtype=torch.long)
-        self.priority = torch.zeros(0, dtype=torch.float64)
-        self.arrived = 0
-        self.index: Index | None = None  # of more exemplars than are looked at one by one
-        self.whole = True  # not a part of another
+        self.store = make_store(budget, shape) if store is None else store
+        self.priority = torch.zeros(0, dtype=torch.float64)  # M
+        self.arrived = 0  # samples so far, kept or not
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.store)
 
-    def add(self, samples: Samples, generator: torch.Generator, view: View = lambda samples: samples) -> None:
-        """Take in what deserves a place among `samples`, which arrive in random order; others shrink to make room.
+    @property
+    def y(self) -> Tensor:
+        """M: the class of each exemplar."""
+        return self.store.y
 
-        Herding judges images by their `view`.
+    @property
+    def id(self) -> Tensor:
+        """M: the id of each exemplar."""
+        return self.store.id
+
+    @property
+    def sample_shape(self) -> torch.Size:
+        """The shape of an exemplar: D, or H,W,3."""
+        return self.store.shape[1:]
+
+    @property
+    def holds_images(self) -> bool:
+        """Whether exemplars are images, not vectors."""
+        return len(self.sample_shape) == 3
+
+    @property
+    def location(self) -> Location | None:
+        """The collection that the vectors are in; None: they are in this process."""
+        return self.store.location
+
+    def vectors(self, rows: Tensor | slice = slice(None)) -> Tensor:
+        """The vectors of exemplars as float32: the shape of `rows`, then D."""
+        return self.store.read(rows)
+
+    def samples(self) -> Samples:
+        """The exemplars, to be replayed."""
+        return Samples(self.store.matrix(), np.arange(len(self)), self.y, self.id)
+
+    # ---- changes
+
+    def add(self, samples: Samples, generator: torch.Generator, featurise: Featurise = lambda samples: samples) -> None:
+        """Keep those of `samples` that the policy selects, arriving in random order; exemplars are dropped for them.
+
+        Herding selects images by the vectors that `featurise` returns.
         """
         samples = samples.select(torch.randperm(len(samples), generator=generator))
         y = torch.cat([self.y, samples.y])
         quota = self.quota(torch.bincount(y))
-        priority = torch.cat([self.priority, self._prioritise(samples, quota, generator, view)])
+        priority = torch.cat([self.priority, self._prioritise(samples, quota, generator, featurise)])
         self.arrived += len(samples)
-        kept = self._best(y, priority, quota)
-        old, new = kept[kept < len(self)], kept[kept >= len(self)] - len(self)
-        chosen = samples.select(new)
-        self._set(
-            self._joined(old, chosen),
-            torch.cat([self.y[old], chosen.y]),
-            torch.cat([self.id[old], chosen.id]),
-            torch.cat([priority[old], priority[kept[kept >= len(self)]]]),
-        )
-
-    def _joined(self, old: Tensor, chosen: Samples) -> Tensor | Remote:
-        if isinstance(self.x, Remote):
-            return self.x.take(old).add(chosen.id, chosen.y, chosen.x)
-        joined = self.x.new_empty(len(old) + len(chosen), *self.x.shape[1:])  # `cat` would copy millions twice
-        torch.index_select(self.x, 0, old, out=joined[: len(old)])
-        joined[len(old) :] = chosen.x()
-        return joined
+        kept = self._select(y, priority, quota)
+        chosen = samples.select(kept[kept >= len(self)] - len(self))
+        store = self.store.add(chosen.id, chosen.y, chosen.x, keep=kept[kept < len(self)])
+        self._set(store, priority[kept])
 
     def remove(self, rows: Tensor) -> None:
-        """Let the exemplars at `rows` (a mask) go; what their places are worth shows at the next task."""
-        self._set(_take(self.x, ~rows), self.y[~rows], self.id[~rows], self.priority[~rows])
+        """Drop the exemplars at `rows` (a mask); the next task fills what becomes free."""
+        self._set(self.store.take(~rows), self.priority[~rows])
 
     def relabel(self, row: int, label: int) -> None:
-        y = self.y.clone()
-        y[row] = label
-        if isinstance(self.x, Remote):
-            self.x.collection.relabel(int(self.id[row]), label)
-        self._set(self.x, y, self.id, self.priority)
+        """Give an exemplar another class."""
+        self._set(self.store.relabel(row, label), self.priority)
 
-    def turn(self) -> None:
-        """It will be asked again and again: lay the vectors out so that the product with a few takes half the time."""
-        if (
-            self.columns is None and isinstance(self.x, Tensor) and len(self) < index.WORTH
-        ):  # a large one's would be dear
-            self.columns = self.x.T.contiguous()
+    def _set(self, store: VectorStore, priority: Tensor) -> None:
+        order = _order_by_class(store.y, priority)
+        self.store, self.priority = store.take(order), priority[order]
+
+    def prepare_for_queries(self) -> None:
+        """Make many searches for a few queries each faster, until the memory changes."""
+        self.store.prepare_for_queries()
+
+    # ---- other memories of the same exemplars
 
     def part(self, rows: Tensor) -> "Memory":
-        """The exemplars at `rows` (a mask) alone."""
-        part = Memory(self.budget, *self.x.shape[1:])
-        part._set(_take(self.x, rows), self.y[rows], self.id[rows], self.priority[rows])
-        part.index, part.whole = self.index, False
-        return part
+        """The exemplars at `rows` (a mask) alone, to look at: a part is neither saved nor committed."""
+        return self._with(self.store.subset(rows), self.priority[rows])
 
-    def seen_by(self, view: View) -> "Memory":
+    def featurised(self, featurise: Featurise) -> "Memory":
         """The same exemplars as vectors."""
-        if len(self.x.shape) == 2:
+        if not self.holds_images:
             return self
-        x = view(self.samples()).x()
-        seen = Memory(self.budget, x.shape[1])
-        seen._set(x, self.y, self.id, self.priority)
-        return seen
+        x = featurise(self.samples()).x()
+        return self._with(in_process_store(self.budget, self.id, self.y, x), self.priority)
 
-    def indexed(self) -> "Index | None":
-        """What finds candidates, brought up to date; None where all exemplars are looked at."""
-        x = self.x
-        if self.budget.search == "exact" or len(self) < index.WORTH or isinstance(x, Remote):
-            return None
-        self.index = self.index or Index(x.shape[1])
-        self.index.hold(self.id, lambda rows: x[rows], only=self.whole)
-        return self.index
+    def _with(self, store: VectorStore, priority: Tensor) -> "Memory":
+        memory = Memory(self.budget, store=store)
+        memory.priority = priority
+        return memory
 
-    def samples(self) -> Samples:
-        """The exemplars, to be replayed."""
-        return Samples(self.x.numpy() if isinstance(self.x, Tensor) else self.x, np.arange(len(self)), self.y, self.id)
+    def moved(self, store: VectorStore) -> "Memory":
+        """The same exemplars in another, empty store; they also stay where they are."""
+        moved = copy.copy(self)
+        moved.store = store.add(self.id, self.y, self.store.read)
+        for rows in self.samples().chunks() if store.location else ():
+            if not torch.equal(moved.vectors(rows), self.vectors(rows)):
+                raise InputError(f"{store}: what is read there is not what was written")
+        return moved
+
+    # ---- on disk
 
     def state(self) -> dict[str, Tensor]:
-        """All but vectors that are elsewhere."""
-        if isinstance(self.x, Remote):
-            vectors = {"hidden": self.x.hidden, "tasks": torch.tensor(self.x.tasks)}
-        else:
-            vectors = {"x": self.x}
-        rest = {"y": self.y, "id": self.id, "priority": self.priority, "arrived": torch.tensor(self.arrived)}
-        return vectors | rest
+        """Named tensors, all but vectors that are in a collection."""
+        return self.store.state() | {"priority": self.priority, "arrived": torch.tensor(self.arrived)}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        if ("x" in state) == isinstance(self.x, Remote):
-            raise InputError(f"memory.store must stay what it was, {'exact' if 'x' in state else 'milvus'}")
-        if isinstance(self.x, Remote):
-            x: Tensor | Remote = Remote(self.x.collection, state["id"], state["hidden"], int(state["tasks"])).checked()
-        else:
-            x = state["x"]
-        self._set(x, state["y"], state["id"], state["priority"])
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Become the memory that had this state. Connects to nothing: `verify` does."""
+        self._set(self.store.load_state(state), state["priority"])
         self.arrived = int(state["arrived"])
 
-    def settle(self) -> None:
-        """The state is on disk: what it does not name goes."""
-        if isinstance(self.x, Remote):
-            self.x = self.x.settled()
+    def verify(self) -> None:
+        """Raise an error if a loaded memory's vectors are not in their collection."""
+        self.store = self.store.verified()
 
-    def moved(self, collection: Collection | None) -> "Memory":
-        """The same exemplars with their vectors in an empty collection, or here; where they were they stay."""
-        twin = copy.copy(self)
-        if collection is None:
-            twin.x = self.x[torch.arange(len(self))].to(getattr(torch, self.budget.precision))
-            return twin
-        twin.x = Remote.empty(collection).add(self.id, self.y, lambda rows: self.x[rows].float())
-        for rows in self.samples().chunks():
-            if not torch.equal(twin.x[rows], self.x[rows].float()):
-                raise InputError(f"Milvus, {collection}: what is read there is not what was written")
-        return twin
+    def commit(self) -> None:
+        """Delete dropped exemplars from the collection; to be called once a state without them is on disk."""
+        self.store = self.store.commit()
 
-    def _set(self, x: Tensor | Remote, y: Tensor, ids: Tensor, priority: Tensor) -> None:
-        order = _by_class(y, priority)
-        self.x, self.y, self.id, self.priority = _take(x, order), y[order], ids[order], priority[order]
-        self.columns = None
+    # ---- selection
 
     def quota(self, available: Tensor) -> Tensor:
-        """Places of each class, given how many samples of it there are."""
+        """C: exemplars each class may have, given how many samples of it there are."""
         if self.budget.per_class is not None:
             return available.clamp(max=self.budget.per_class)
         assert self.budget.total is not None  # the configuration allows exactly one of the two
         return quotas(available, self.budget.total)
 
-    def _best(self, y: Tensor, priority: Tensor, quota: Tensor) -> Tensor:
-        """Rows that stay: of each class its quota, or with a reservoir of M the M largest keys of all."""
+    def _select(self, y: Tensor, priority: Tensor, quota: Tensor) -> Tensor:
+        """Rows that are kept, rising: of each class its quota, or with a reservoir of M the M largest keys of all."""
         if self.budget.select == "reservoir" and self.budget.total is not None:
             return torch.argsort(priority, descending=True, stable=True)[: self.budget.total].sort().values
-        order = _by_class(y, priority)
-        counts = torch.bincount(y, minlength=len(quota))
-        place = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[order]]
-        return order[place < quota[y[order]]].sort().values
+        order = _order_by_class(y, priority)
+        labels = y[order]
+        return order[rank_within_class(labels) < quota[labels]].sort().values
 
-    def _prioritise(self, samples: Samples, quota: Tensor, generator: torch.Generator, view: View) -> Tensor:
+    def _prioritise(self, samples: Samples, quota: Tensor, generator: torch.Generator, featurise: Featurise) -> Tensor:
         if self.budget.select == "reservoir":
             return torch.rand(len(samples), generator=generator, dtype=torch.float64)
         if self.budget.select == "ring":
             return self.arrived + torch.arange(len(samples), dtype=torch.float64)
         priority = torch.full((len(samples),), -torch.inf, dtype=torch.float64)
-        samples = view(samples)
-        for label in samples.y.unique():
+        samples = featurise(samples)
+        for label in torch.unique(samples.y):
             rows = (samples.y == label).nonzero().squeeze(1)
             chosen = rows[herd(samples.x(rows), int(quota[label]))]
             priority[chosen] = -torch.arange(len(chosen), dtype=torch.float64)
         return priority
 
 
-def _take(x: Tensor | Remote, rows: Tensor) -> Tensor | Remote:
-    return x[rows] if isinstance(x, Tensor) else x.take(rows)
-
-
 def quotas(available: Tensor, total: int) -> Tensor:
-    """Slots of each class: equal, but none above what is available; what small classes leave goes to the others.
+    """C: slots of each class, equal but none above what is available; what small classes leave goes to the others.
 
     The sum is `total` whenever that many samples exist; the remainder goes to the classes that came first.
     """
@@ -227,7 +213,7 @@ def herd(x: Tensor, count: int) -> Tensor:
     return picks
 
 
-def _by_class(y: Tensor, priority: Tensor) -> Tensor:
-    """Order by class, within a class by falling priority."""
+def _order_by_class(y: Tensor, priority: Tensor) -> Tensor:
+    """N: rows by class, within a class by falling priority."""
     order = torch.argsort(priority, descending=True, stable=True)
     return order[torch.argsort(y[order], stable=True)]

@@ -17,9 +17,10 @@ VOTE_FLOOR = 1e-3
 """Share of the vote a class without neighbours is given, so that its logarithm is finite."""
 
 
-def spread(x: Tensor) -> Tensor:
+def rescale(x: Tensor) -> Tensor:
     """Unit vectors at the scale layers and learning rates are made for: mean square 1 of each component, not 1/D."""
-    return x * x.shape[-1] ** 0.5
+    scale: float = x.shape[-1] ** 0.5
+    return x * scale
 
 
 class MemoryTransformer(nn.Module):
@@ -35,8 +36,8 @@ class MemoryTransformer(nn.Module):
         self.input = nn.Linear(dimension, self.width)
         self.query = nn.Parameter(torch.randn(self.width) * 0.02)
         self.rank = nn.Parameter(torch.randn(k, self.width) * 0.02) if rank else None
-        self.labels = Rows(self.width, scale=0.02) if labels else None
-        self.blocks = nn.ModuleList(Block(self.width, heads) for _ in range(layers))
+        self.labels = ClassEmbedding(self.width, scale=0.02) if labels else None
+        self.blocks = nn.ModuleList(TransformerBlock(self.width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(self.width)
 
     def forward(
@@ -47,18 +48,20 @@ class MemoryTransformer(nn.Module):
         Adapted tokens (B,T,E), the query first; with `query_only` just that one (B,1,E), for less work.
         """
         tokens, mask = self.before_last(query, near, labels, real)
-        return self.norm(self.blocks[-1](tokens, mask, query_only=query_only))
+        adapted: Tensor = self.norm(self.blocks[-1](tokens, mask, query_only=query_only))
+        return adapted
 
     def attention(self, query: Tensor, near: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
         """B,T: the weights with which the query reads each token in the last block, mean over heads."""
         tokens, mask = self.before_last(query, near, labels, real)
         last = self.blocks[-1]
-        assert isinstance(last, Block)
+        assert isinstance(last, TransformerBlock)
         return last.weights(tokens, mask)[:, :, 0].mean(1)
 
     def before_last(
         self, query: Tensor, near: Tensor, labels: Tensor, real: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
+        """B,T,E tokens as they enter the last block, and the mask B,1,1,T of those that are not padding."""
         tokens = self.tokens(query, near, labels)
         mask = None if real is None else F.pad(real, (1, 0), value=True)[:, None, None]  # B,1,1,T
         for block in self.blocks[:-1]:
@@ -66,7 +69,8 @@ class MemoryTransformer(nn.Module):
         return tokens, mask
 
     def tokens(self, query: Tensor, near: Tensor, labels: Tensor) -> Tensor:
-        tokens = self.input(spread(torch.cat([query[:, None], near], dim=1)))  # B,T,E
+        """B,T,E: the query and its neighbours, projected, with their embeddings added."""
+        tokens: Tensor = self.input(rescale(torch.cat([query[:, None], near], dim=1)))  # B,T,E
         added = [self.query.expand(query.shape[0], 1, -1), torch.zeros_like(tokens[:, 1:])]
         if self.rank is not None:
             added[1] = added[1] + self.rank
@@ -75,7 +79,7 @@ class MemoryTransformer(nn.Module):
         return tokens + torch.cat(added, dim=1)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -88,35 +92,38 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, tokens: Tensor, mask: Tensor | None, *, query_only: bool = False) -> Tensor:
+        """tokens B,T,E; mask B,1,1,T of those that are not padding -> B,T,E, or B,1,E of the query alone."""
         normed = self.norm_attention(tokens)
-        asking = slice(0, 1) if query_only else slice(None)
-        tokens = tokens[:, asking] + self.out(self.attend(normed[:, asking], normed, mask))
-        return tokens + self.mlp(self.norm_mlp(tokens))
+        queries = slice(0, 1) if query_only else slice(None)
+        tokens = tokens[:, queries] + self.out(self.attend(normed[:, queries], normed, mask))
+        output: Tensor = tokens + self.mlp(self.norm_mlp(tokens))
+        return output
 
-    def attend(self, asking: Tensor, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """softmax(Q K^T / sqrt(E/H)) V; the tokens asked may be more than those that ask."""
+    def attend(self, queries: Tensor, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """softmax(Q K^T / sqrt(E/H)) V with Q of `queries`, all tokens or the first alone, and K, V of all tokens."""
         width = tokens.shape[2]
         weight, bias = self.qkv.weight, self.qkv.bias
-        if asking.shape[1] == tokens.shape[1]:
+        if queries.shape[1] == tokens.shape[1]:
             query, key, value = F.linear(tokens, weight, bias).split(width, dim=2)
         else:
-            query = F.linear(asking, weight[:width], bias[:width])
+            query = F.linear(queries, weight[:width], bias[:width])
             key, value = F.linear(tokens, weight[width:], bias[width:]).split(width, dim=2)
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
         return F.scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).flatten(2)  # B,T,E
 
     def weights(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """B,H,T,T: softmax(Q K^T / sqrt(E/H)), which `attend` uses without ever writing it out."""
+        """B,H,T,T: softmax(Q K^T / sqrt(E/H)), which `attend` never materialises."""
         query, key, _ = (
             part.unflatten(2, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(self.norm_attention(tokens)).split(tokens.shape[2], dim=2)
         )
         scores = query @ key.transpose(2, 3) / query.shape[3] ** 0.5
-        return (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(3)
+        weights: Tensor = (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(3)
+        return weights
 
 
-class Rows(nn.Module):
-    """A matrix with one row a class that grows as classes come; rows once there never move."""
+class ClassEmbedding(nn.Module):
+    """An embedding of classes, one row each, that grows as classes come; rows keep their index."""
 
     def __init__(self, width: int, scale: float) -> None:
         super().__init__()
@@ -124,12 +131,13 @@ class Rows(nn.Module):
         self.weight = nn.Parameter(torch.zeros(0, width))
 
     def grow(self, classes: int) -> None:
+        """Add rows up to this number of classes."""
         fresh = torch.randn(classes - len(self.weight), self.weight.shape[1]) * self.scale
         self.weight = nn.Parameter(torch.cat([self.weight.detach(), fresh.to(self.weight.device)]))
 
 
 class Head(nn.Module):
-    """The linear classifier g; new rows start as those of nn.Linear."""
+    """The linear classifier g, which grows as classes come; new rows start as those of nn.Linear."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -137,6 +145,7 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.zeros(0))
 
     def grow(self, classes: int) -> None:
+        """Add rows up to this number of classes."""
         if classes == len(self.weight):
             return
         fresh = nn.Linear(self.weight.shape[1], classes - len(self.weight), device=self.weight.device)
@@ -144,6 +153,7 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.cat([self.bias.detach(), fresh.bias.detach()]))
 
     def forward(self, features: Tensor) -> Tensor:
+        """B,E -> B,C logits."""
         return F.linear(features, self.weight, self.bias)
 
 
@@ -165,6 +175,7 @@ class NeighbourVote(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(10.0).log())
 
     def forward(self, adapted: Tensor, neighbours: Neighbours, classes: int) -> Tensor:
+        """adapted tokens B,T,E, the query first -> B,C."""
         unit = F.normalize(adapted, dim=2)  # B,T,E
         cosine = (unit[:, 1:] @ unit[:, 0, :, None]).squeeze(2)  # B,K
         logits = (self.log_scale.exp() * cosine).masked_fill(~neighbours.mask, -1e9)

@@ -1,4 +1,4 @@
-"""Samples -> tasks. Classes are renumbered here, once, to the order in which they arrive."""
+"""A data set -> tasks. Classes are renumbered here, once, in the order in which they arrive."""
 
 from dataclasses import dataclass
 from importlib import resources
@@ -13,7 +13,7 @@ from mtn.errors import InputError, closest
 from mtn.samples import Data, Samples
 
 ORDERS = {"imagenet-1k-1993": "f392a6d194efd235935d2cfac7eba5dd4628caf44922b80003a0ce04d0aab1a5"}
-"""The shipped orders, and what a file's SHA-256 must be: an order is a part of a protocol."""
+"""The shipped orders and the SHA-256 of their files: an order is a part of a protocol."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Task:
     @property
     def old(self) -> int:
         """The number of classes before this task (n)."""
-        return self.spans[-1].start
+        return int(self.spans[-1].start)
 
     @property
     def seen(self) -> int:
         """The number of classes after it (s)."""
-        return self.spans[-1].stop
+        return int(self.spans[-1].stop)
 
     @property
     def new(self) -> int:
@@ -70,30 +70,30 @@ def class_order(names: list[str], order: int | str) -> list[int]:
     if isinstance(order, int):
         if not 0 <= order < 2**32:
             raise InputError(f"stream.order must be from 0 to 4294967295, got {order}")
-        return np.random.RandomState(order).permutation(len(names)).tolist()
+        return [int(label) for label in np.random.RandomState(order).permutation(len(names))]
     path: Traversable = Path(order)
     if not path.is_file():
         if order not in ORDERS:
             raise InputError(f"stream.order: no file {order!r}, nor is it an order: {closest(order, ORDERS)}")
-        path = resources.files("mtn").joinpath("datasets", "orders", f"{order}.txt")
+        path = resources.files("mtn").joinpath("data", "orders", f"{order}.txt")
     try:
-        listed = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        ordered = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise InputError(f"stream.order file {order} is not UTF-8 text: {error}") from None
-    return _indices(names, listed, f"stream.order file {order}")
+    return _indices(names, ordered, f"stream.order file {order}")
 
 
 def order_name(order: int | str) -> str:
-    """An order in a headline or a folder's name: the seed, or the file's name."""
+    """What headlines and folders call an order: the seed, or the file's name."""
     return Path(order).name if isinstance(order, str) else str(order)
 
 
 def _groups(names: list[str], stream: Stream) -> list[list[int]]:
     if stream.tasks is not None:
         flat = _indices(names, [name for task in stream.tasks for name in task], "stream.tasks")
-        return _cut(flat, [len(task) for task in stream.tasks])
+        return _split_order(flat, [len(task) for task in stream.tasks])
     order = class_order(names, stream.order)
-    return _cut(order, sizes(len(order), stream.first, stream.step))
+    return _split_order(order, sizes(len(order), stream.first, stream.step))
 
 
 def sizes(classes: int, first: int | None, step: int | list[int] | None) -> list[int]:
@@ -117,20 +117,22 @@ def sizes(classes: int, first: int | None, step: int | list[int] | None) -> list
     return [base] + [step] * (rest // step)
 
 
-def _indices(names: list[str], listed: list[str], where: str) -> list[int]:
-    index = {name: place for place, name in enumerate(names)}
-    for name in listed:
-        if name not in index:
-            raise InputError(f"{where} names the class {name!r}, which is not in the data: {closest(name, index)}")
-    if len(set(listed)) < len(listed):
-        twice = next(name for name in listed if listed.count(name) > 1)
-        raise InputError(f"{where} names the class {twice!r} twice")
-    if not listed:
-        raise InputError(f"{where} names no class")
-    return [index[name] for name in listed]
+def _indices(names: list[str], ordered: list[str], parameter: str) -> list[int]:
+    """The class index of each name in `ordered`, which must be different names of classes."""
+    class_index = {name: index for index, name in enumerate(names)}
+    for name in ordered:
+        if name not in class_index:
+            hint = closest(name, class_index)
+            raise InputError(f"{parameter} names the class {name!r}, which is not in the data: {hint}")
+    if len(set(ordered)) < len(ordered):
+        repeated = next(name for name in ordered if ordered.count(name) > 1)
+        raise InputError(f"{parameter} names the class {repeated!r} twice")
+    if not ordered:
+        raise InputError(f"{parameter} names no class")
+    return [class_index[name] for name in ordered]
 
 
-def _cut(order: list[int], lengths: list[int]) -> list[list[int]]:
+def _split_order(order: list[int], lengths: list[int]) -> list[list[int]]:
     if 0 in lengths:
         raise InputError("stream.tasks has a task without classes")
     return [part.tolist() for part in np.split(np.asarray(order), np.cumsum(lengths)[:-1])]

@@ -1,4 +1,4 @@
-"""Pictures or sentences -> vectors. The libraries behind an encoder are imported when it is asked for."""
+"""Images or sentences -> vectors. The libraries behind an encoder are imported when it is asked for."""
 
 import re
 from collections.abc import Callable
@@ -7,51 +7,69 @@ from typing import Any
 
 import torch
 
-from mtn.encoders import function, glyph, hub, onnx, text
+from mtn.encoders import glyph, hub, onnx, simclr, text
 from mtn.encoders.base import Encoder
+from mtn.encoders.function import FUNCTION, FunctionEncoder, find_function
 from mtn.errors import InputError, closest
-from mtn.machine import find_device
+from mtn.runtime.device import find_device
+from mtn.storage.recorded import Recorded
 
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+"""A name of the Hugging Face hub."""
 OTHERS = "package.module:function, an .onnx file, a folder of transformers or sentence-transformers, a hub name"
 
 
-def load(name: str | Callable[..., Any], device: str = "auto") -> Encoder:
-    """By a name of `ENCODERS`, or else what `OTHERS` says; a function may also be given itself."""
-    where = find_device(device)
+def load_encoder(name: str | Callable[..., Any], device: str = "auto") -> Encoder:
+    """An encoder by a name of `ENCODERS` or one of `OTHERS`, or of a function itself.
+
+    A name that a file gives (`Recorded`) is looked up in `ENCODERS` and in the local hub cache alone.
+    """
+    torch_device = find_device(device)
+    if isinstance(name, Recorded):
+        return _load_recorded(name, torch_device)
     if not isinstance(name, str):
-        return function.Function(name)
+        return FunctionEncoder(name)
     if name in ENCODERS or name.startswith("simclr-r50:"):
-        return ENCODERS[name.partition(":")[0]](name, where)
+        return ENCODERS[name.partition(":")[0]](name, torch_device)
     if FUNCTION.fullmatch(name):
-        return function.find(name)
+        return find_function(name)
     if name.lower().endswith(".onnx"):
         return onnx.OnnxModel(Path(name), name)
     if name and Path(name).is_dir():
-        return _folder(Path(name), name, where)
+        return _from_folder(Path(name), name, torch_device)
     if HUB.fullmatch(name):
-        return _cached(name, name, where)
+        return _from_hub_cache(name, name, torch_device)
     raise InputError(f"no encoder {name!r}: {closest(name, ENCODERS)} (or {OTHERS})")
 
 
-def _simclr(name: str, device: torch.device) -> Encoder:
-    from mtn.encoders import simclr  # it needs a data set's folder
-
-    return simclr.SimCLR(simclr.find(name), name, device)
+load = load_encoder
+"""The documented name of the first version."""
 
 
-def _cached(name: str, repository: str, device: torch.device) -> Encoder:
-    folder = hub.cached(repository)
+def _load_recorded(name: Recorded, device: torch.device) -> Encoder:
+    """No path is opened and nothing is imported: an ONNX file or a folder of weights could be anybody's."""
+    if name in ENCODERS:
+        return ENCODERS[name](name, device)
+    folder = hub.cached_snapshot(name) if HUB.fullmatch(name) else None
+    if folder is None:
+        raise InputError(
+            f"the model's encoder is {name!r}, which is neither of the table nor in the local hub cache, and what a "
+            f"folder names is not opened: give the encoder (--encoder)"
+        )
+    return _from_folder(folder, name, device, folder.name)
+
+
+def _from_hub_cache(name: str, repository: str, device: torch.device) -> Encoder:
+    folder = hub.cached_snapshot(repository)
     if folder is None:
         raise InputError(
             f"encoder {name!r}: its weights are not in the local hub cache; fetch them by `hf download {repository}`, "
             f"then run again, or give the path of a folder that holds them"
         )
-    return _folder(folder, name, device, folder.name)
+    return _from_folder(folder, name, device, folder.name)
 
 
-def _folder(folder: Path, name: str, device: torch.device, revision: str | None = None) -> Encoder:
+def _from_folder(folder: Path, name: str, device: torch.device, revision: str | None = None) -> Encoder:
     if (folder / "modules.json").is_file():
         return text.SentenceModel(folder, name, device, revision)
     if (folder / "config.json").is_file():
@@ -62,8 +80,9 @@ def _folder(folder: Path, name: str, device: torch.device, revision: str | None 
 
 
 ENCODERS: dict[str, Callable[[str, torch.device], Encoder]] = {
-    "glyph": lambda name, device: glyph.Glyph(),
-    "clip-vit-b32": lambda name, device: _cached(name, "openai/clip-vit-base-patch32", device),
-    "simclr-r50": _simclr,
-    "hashing": lambda name, device: text.Hashing(),
+    "glyph": lambda name, device: glyph.GlyphEncoder(),
+    "clip-vit-b32": lambda name, device: _from_hub_cache(name, "openai/clip-vit-base-patch32", device),
+    "simclr-r50": lambda name, device: simclr.SimCLR(simclr.find_weights(name), name, device),
+    "hashing": lambda name, device: text.HashingEncoder(),
 }
+"""Name -> what makes the encoder, given the name and the device."""

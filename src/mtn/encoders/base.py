@@ -1,4 +1,4 @@
-"""What makes vectors of pictures or sentences."""
+"""The interface of encoders, which make vectors of images or sentences."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from PIL import Image
 from mtn import images
 
 PLURAL = {"image": "images", "text": "sentences", "vector": "vectors"}
-"""What people call the kinds of things that a model takes."""
+"""The kinds of samples a model takes, for messages."""
 
 Item = Image.Image | str
-"""A picture, or a sentence."""
+"""An image, or a sentence."""
 
 
 class Encoder(ABC):
     """Items -> vectors of length D. It is frozen: the same item gives the same vector.
 
-    `prepare` is asked for one item at a time, by several threads at once; `encode` by one thread, for a batch of what
-    `prepare` gave.
+    `prepare` is called for one item at a time, by several threads at once; `encode` by one thread, for a batch of
+    prepared items.
     """
 
     kind: ClassVar[Literal["image", "text"]] = "image"
@@ -38,19 +38,20 @@ class Encoder(ABC):
         """An item as `encode` takes it: an array of one shape, or a sentence."""
 
     def thumbnail(self, item: Item) -> np.ndarray:
-        """A small picture of a picture, for figures and pages: S,S,3 uint8."""
+        """A small version of an image, for figures and pages: S,S,3 uint8, or S,S if grey."""
         assert isinstance(item, Image.Image)
         return images.thumbnail(item)
 
     @abstractmethod
     def encode(self, batch: Sequence[Any]) -> np.ndarray:
-        """N,D float32."""
+        """Prepared items -> N,D float32."""
 
 
-def difference(wanted: dict[str, Any], got: dict[str, Any]) -> str:
-    """What keeps two encoders from making the same vectors, empty if nothing does: names and revisions do not count."""
-    for key in sorted(wanted.keys() | got.keys() - {"name", "revision"}):
-        if key not in ("name", "revision") and wanted.get(key) != got.get(key):
-            named = (f"{one['name']!r} with {key} {one.get(key)}" for one in (got, wanted))
-            return " instead of ".join(named)
+def difference(expected: dict[str, Any], got: dict[str, Any]) -> str:
+    """How two identities differ, empty if the encoders make the same vectors: names and revisions do not count."""
+    for key in sorted((expected.keys() | got.keys()) - {"name", "revision"}):
+        if expected.get(key) != got.get(key):
+            return " instead of ".join(
+                f"{identity['name']!r} with {key} {identity.get(key)}" for identity in (got, expected)
+            )
     return ""

@@ -1,4 +1,4 @@
-"""What several encoders need: checksums of files, and a look at the vectors before anybody relies on them."""
+"""What several encoders need: images in RGB, checksums of files, checks of the vectors."""
 
 import hashlib
 from collections.abc import Iterable
@@ -14,10 +14,11 @@ from mtn.encoders.base import Encoder, Item
 from mtn.errors import InputError
 
 MOST_LONG = 50
-"""How many times longer than wide a picture may be: by its short side it is enlarged, which otherwise has no bound."""
+"""Times longer than wide that an image may be: it is resized by its short side, so its area would have no bound."""
 
 
-def checked(item: Item) -> Image.Image:
+def checked_image(item: Item) -> Image.Image:
+    """The item, which must be an image that is not extremely long."""
     assert isinstance(item, Image.Image)
     if max(item.size) > MOST_LONG * min(item.size):
         raise images.Unreadable(
@@ -26,18 +27,18 @@ def checked(item: Item) -> Image.Image:
     return item
 
 
-def picture(item: Item) -> Image.Image:
-    """RGB."""
-    return images.coloured(checked(item))
+def as_rgb(item: Item) -> Image.Image:
+    """The image in RGB."""
+    return images.as_rgb(checked_image(item))
 
 
-def digest(files: Iterable[Path]) -> str:
-    """SHA-256 of the files' bytes one after another; of a single file, what `sha256sum` says."""
-    return _digest(tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+def files_digest(files: Iterable[Path]) -> str:
+    """SHA-256 of the concatenated files; of a single file that of `sha256sum`."""
+    return _cached_digest(tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files))
 
 
 @cache
-def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
+def _cached_digest(files: tuple[tuple[str, int, int], ...]) -> str:
     total = hashlib.sha256()
     for path, _, _ in files:
         with open(path, "rb") as file:
@@ -47,11 +48,12 @@ def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def one_line(error: Exception) -> str:
+    """The first line of an error's message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def probe(encoder: Encoder, name: str) -> int:
-    """D, from the vector of a picture of noise: numbers that come out the same when asked again."""
+    """D, from the vector of a noise image, which must be finite and the same twice."""
     noise = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
     batch = [encoder.prepare(Image.fromarray(noise))]
     first, again = encoder.encode(batch), encoder.encode(batch)
@@ -62,9 +64,9 @@ def probe(encoder: Encoder, name: str) -> int:
     return int(first.shape[1])
 
 
-def vectors(found: Any, count: int, name: str) -> np.ndarray:
-    """N,D float32, or an error."""
-    x = np.asarray(found)
+def check_vectors(output: Any, count: int, name: str) -> np.ndarray:
+    """What an encoder gave as N,D float32, or an error."""
+    x = np.asarray(output)
     if x.ndim != 2 or len(x) != count or not x.shape[1] or x.dtype.kind not in "fiu":
         raise InputError(f"encoder {name!r} must give numbers of shape N,D, here {count},D; got {x.dtype} {x.shape}")
     return x.astype(np.float32, copy=False)

@@ -1,9 +1,10 @@
-"""A Python function as an encoder: a list of RGB pictures -> an array N,D."""
+"""A Python function as an encoder: a list of RGB images -> an array N,D."""
 
 import hashlib
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -13,12 +14,15 @@ import numpy as np
 from PIL import Image
 
 from mtn.encoders.base import Encoder, Item
-from mtn.encoders.common import picture, probe, vectors
+from mtn.encoders.common import as_rgb, check_vectors, probe
 from mtn.errors import InputError
 
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""The name of a function: package.module:function."""
 
-class Function(Encoder):
-    """Known by its name, its source text and its attribute `version`, if it has one: weights cannot be seen here."""
+
+class FunctionEncoder(Encoder):
+    """Identified by the function's name, source text and attribute `version`, if it has one: not by its weights."""
 
     def __init__(self, call: Callable[..., Any], name: str | None = None) -> None:
         self.call = call
@@ -27,17 +31,17 @@ class Function(Encoder):
 
     def identity(self) -> dict[str, Any]:
         version = getattr(self.call, "version", None)
-        return {"name": self.name, "function": self.name, "source": _source(self.call), "version": str(version)}
+        return {"name": self.name, "function": self.name, "source": source_digest(self.call), "version": str(version)}
 
     def prepare(self, item: Item) -> Image.Image:
-        return picture(item)
+        return as_rgb(item)
 
     def encode(self, batch: Sequence[Image.Image]) -> np.ndarray:
-        return vectors(self.call(list(batch)), len(batch), self.name)
+        return check_vectors(self.call(list(batch)), len(batch), self.name)
 
 
-def find(name: str) -> Function:
-    """By `package.module:function`; modules in the working folder are found last."""
+def find_function(name: str) -> FunctionEncoder:
+    """Import the function `package.module:function`; the working folder is searched last."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     module, _, attribute = name.partition(":")
@@ -47,11 +51,11 @@ def find(name: str) -> Function:
         raise InputError(f"encoder {name!r}: {error}; it must be package.module:function") from None
     if not callable(call):
         raise InputError(f"encoder {name!r} must be a function, got {type(call).__name__}")
-    return Function(call, name)
+    return FunctionEncoder(call, name)
 
 
-def _source(call: Callable[..., Any]) -> str | None:
-    """Checksum of the text of its module; None where there is no text."""
+def source_digest(call: Callable[..., Any]) -> str | None:
+    """Checksum of the source text of a function's module; None where there is none."""
     try:
         text = inspect.getsource(inspect.getmodule(call) or type(call))
     except (OSError, TypeError):

@@ -1,7 +1,6 @@
 """The embedded encoder of the Glyphs images: a small convnet with its weights in the package.
 
 It was pre-trained without labels on characters that are not classes of the data set (`scripts/pretrain_glyphs.py`).
-The file knows nothing about fonts or splits.
 
 Shapes: B batch, N images, D features.
 """
@@ -19,18 +18,18 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from mtn.encoders.base import Encoder, Item
-from mtn.encoders.common import checked, digest
+from mtn.encoders.common import checked_image, files_digest
+from mtn.images import on_white, to_eight_bits
 
 WEIGHTS = Path(__file__).with_name("glyph.safetensors")
 SIDE = 32
 """Of the images that the encoder takes."""
 
 
-class GlyphEncoder(nn.Module):
+class GlyphNetwork(nn.Module):
     """Three strided convolutions and a linear layer: a grey 32 x 32 image becomes a vector of length D = 256.
 
-    Batch normalisation exists while training only; `folded` moves it into the weights, so what is shipped is plain and
-    quick.
+    Batch normalisation is for training only; `folded` moves it into the weights, so the shipped network has none.
     """
 
     dimension = 256
@@ -56,9 +55,9 @@ class GlyphEncoder(nn.Module):
             x = torch.relu(norm(convolution(x)))
         return torch.relu(self.norm(self.linear(x.flatten(1))))
 
-    def folded(self) -> "GlyphEncoder":
+    def folded(self) -> "GlyphNetwork":
         """The same function, frozen, without batch normalisation."""
-        trained, plain = copy.deepcopy(self).eval(), GlyphEncoder()
+        trained, plain = copy.deepcopy(self).eval(), GlyphNetwork()
         pairs = zip(trained.convolutions, trained.map_norms, strict=True)
         plain.convolutions = nn.ModuleList(fuse_conv_bn_eval(*pair) for pair in pairs)  # type: ignore[type-var, arg-type]
         plain.linear = fuse_linear_bn_eval(trained.linear, trained.norm)  # type: ignore[arg-type]
@@ -78,26 +77,26 @@ class GlyphEncoder(nn.Module):
         return features
 
 
-def load() -> GlyphEncoder:
-    """The encoder with the weights of the package (half precision on disk, single in use)."""
-    encoder = GlyphEncoder()
-    encoder.load_state_dict({name: weight.float() for name, weight in load_file(WEIGHTS).items()})
-    return encoder.eval()
+def load_network() -> GlyphNetwork:
+    """The network with the weights of the package (half precision on disk, single in use)."""
+    network = GlyphNetwork()
+    network.load_state_dict({name: weight.float() for name, weight in load_file(WEIGHTS).items()})
+    return network.eval()
 
 
-class Glyph(Encoder):
-    """The embedded encoder for any picture: grey and small, so for characters and marks."""
+class GlyphEncoder(Encoder):
+    """The embedded encoder for any image: it sees it grey and small, so it is for characters and marks."""
 
-    dimension = GlyphEncoder.dimension
+    dimension = GlyphNetwork.dimension
 
     def __init__(self) -> None:
-        self.network = load()
+        self.network = load_network()
 
     def identity(self) -> dict[str, Any]:
-        return {"name": "glyph", "weights": digest([WEIGHTS]), "picture": f"grey, {SIDE} x {SIDE}, dark ground"}
+        return {"name": "glyph", "weights": files_digest([WEIGHTS]), "picture": f"grey, {SIDE} x {SIDE}, dark ground"}
 
     def prepare(self, item: Item) -> np.ndarray:
-        return picture(checked(item))
+        return prepare_image(checked_image(item))
 
     def thumbnail(self, item: Item) -> np.ndarray:
         return self.prepare(item)
@@ -106,21 +105,16 @@ class Glyph(Encoder):
         return self.network.encode(np.stack(batch))
 
 
-def picture(image: Image.Image) -> np.ndarray:
-    """32,32 uint8 as the encoder was trained on: grey, whole, the ground dark."""
+def prepare_image(image: Image.Image) -> np.ndarray:
+    """32,32 uint8 as the network was trained on: grey, the whole image, the background dark."""
     pixels = np.asarray(ImageOps.contain(_grey(image), (SIDE, SIDE)))
     edge = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
-    ground = int(np.median(edge))
-    whole = np.full((SIDE, SIDE), ground, np.uint8)
+    background = int(np.median(edge))
+    square = np.full((SIDE, SIDE), background, np.uint8)
     top, left = (SIDE - pixels.shape[0]) // 2, (SIDE - pixels.shape[1]) // 2
-    whole[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
-    return 255 - whole if ground > 127 else whole
+    square[top : top + pixels.shape[0], left : left + pixels.shape[1]] = pixels
+    return 255 - square if background > 127 else square
 
 
 def _grey(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 bits, which Pillow would cut off instead of scale
-        return Image.fromarray((np.asarray(image, np.float32) / 257).clip(0, 255).round().astype(np.uint8))
-    if image.has_transparency_data:
-        clear = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
-    return image.convert("L")
+    return to_eight_bits(image) if image.mode.startswith("I") else on_white(image).convert("L")

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from mtn.encoders.base import Encoder, Item
-from mtn.encoders.common import digest, one_line, picture, probe
+from mtn.encoders.common import as_rgb, files_digest, one_line, probe
 from mtn.errors import InputError
 
 CLIP = ("clip", "clip_vision_model")
@@ -29,13 +29,13 @@ LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 class VisionModel(Encoder):
     """CLIP: the projected embedding of the image. Others: the pooled output, flattened.
 
-    Where a model has no pooled output, or its weights were saved without the pooler, it is the mean over the tokens,
-    or the places, of the last hidden state.
+    Where a model has no pooled output, or its weights were saved without the pooler, it is the mean of the last hidden
+    state over the tokens or positions.
     """
 
     def __init__(self, folder: Path, name: str, device: torch.device, revision: str | None = None) -> None:
         self.folder, self.name, self.device, self.revision = folder, name, device, revision
-        self.processor, self.model, self.has_pooler = _load(folder, name)
+        self.processor, self.model, self.has_pooler = _load_model(folder, name)
         self.model.to(device)
         try:
             self.dimension = probe(self, name)
@@ -47,19 +47,19 @@ class VisionModel(Encoder):
     def identity(self) -> dict[str, Any]:
         return {
             "name": self.name,
-            "weights": digest(weight_files(self.folder)),
-            "config": digest([self.folder / "config.json"]),
+            "weights": files_digest(weight_files(self.folder)),
+            "config": files_digest([self.folder / "config.json"]),
             "revision": self.revision,
             "processor": json.loads(self.processor.to_json_string()),
         }
 
     def prepare(self, item: Item) -> np.ndarray:
-        found = self.processor(images=picture(item), return_tensors="np")["pixel_values"][0]
-        return np.asarray(found, np.float32)
+        pixels = self.processor(images=as_rgb(item), return_tensors="np")["pixel_values"][0]
+        return np.asarray(pixels, np.float32)
 
     @torch.inference_mode()
     def encode(self, batch: Sequence[np.ndarray]) -> np.ndarray:
-        if len({one.shape for one in batch}) > 1:
+        if len({pixels.shape for pixels in batch}) > 1:
             raise InputError(f"encoder {self.name!r}: its processor must make all pictures of one size")
         out = self.model(pixel_values=torch.from_numpy(np.stack(batch)).to(self.device))
         return self._pool(out).flatten(1).cpu().numpy()
@@ -72,26 +72,26 @@ class VisionModel(Encoder):
         return last.mean(1) if last.ndim == 3 else last.mean((2, 3))
 
 
-def cached(repository: str) -> Path | None:
+def cached_snapshot(repository: str) -> Path | None:
     """The snapshot in the local hub cache, if weights are in it; its folder is named after the revision."""
-    hub = need("huggingface_hub")
+    hub = require("huggingface_hub")
     try:
         files = [hub.try_to_load_from_cache(repository, file) for file in ("config.json", "modules.json")]
-    except ValueError:  # it cannot be a name there
+    except ValueError:  # it is not a valid name of a repository
         return None
     folders = (Path(file).parent for file in files if isinstance(file, str))
     return next((folder for folder in folders if any(folder.rglob("*model*.[sb]*"))), None)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Those that the library takes: safetensors if there are any."""
+    """The files that the library loads: safetensors if there are any."""
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
 
 
 @contextmanager
 def quiet(name: str, folder: Path) -> Iterator[None]:
-    """The library neither reports nor draws bars meanwhile; what it raises becomes one line."""
-    logging = need("transformers").utils.logging
+    """Silence the library's log and progress bars; its errors become an InputError of one line."""
+    logging = require("transformers").utils.logging
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
@@ -107,9 +107,9 @@ def quiet(name: str, folder: Path) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _load(folder: Path, name: str) -> tuple[Any, Any, bool]:
-    """The processor, the model, and whether the weights have a pooler. A weight that is missing would be random."""
-    library = need("transformers")
+def _load_model(folder: Path, name: str) -> tuple[Any, Any, bool]:
+    """The processor, the model, and whether the weights have a pooler. Other missing weights are an error."""
+    library = require("transformers")
     if not weight_files(folder):
         raise InputError(f"encoder {name!r}: {folder} holds no weights (model.safetensors or pytorch_model.bin)")
     with quiet(name, folder):
@@ -127,7 +127,8 @@ def _load(folder: Path, name: str) -> tuple[Any, Any, bool]:
     return processor, model.eval(), not missing
 
 
-def need(library: str) -> Any:
+def require(library: str) -> Any:
+    """The module of an optional library, or an error that says how to install it."""
     try:
         return importlib.import_module(library)
     except ImportError:

@@ -15,7 +15,7 @@ def _conv(ins: int, outs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(ins, outs, kernel, stride, kernel // 2, bias=False)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """y = relu(residual(x) + shortcut(x)); the shortcut is a projection where the shapes of the two differ."""
 
     expansion = 1
@@ -29,6 +29,7 @@ class Block(nn.Module):
             self.downsample = nn.Sequential(_conv(ins, outs, 1, stride), nn.BatchNorm2d(outs))
 
     def residual(self, x: Tensor) -> Tensor:
+        """The branch with the convolutions."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,7 +37,9 @@ class Block(nn.Module):
         return out
 
 
-class BasicBlock(Block):
+class BasicBlock(ResidualBlock):
+    """Two 3 x 3 convolutions."""
+
     def __init__(self, ins: int, width: int, stride: int = 1, relu: bool = True) -> None:
         super().__init__(ins, width, stride, relu)
         self.conv1, self.bn1 = _conv(ins, width, 3, stride), nn.BatchNorm2d(width)
@@ -48,7 +51,9 @@ class BasicBlock(Block):
         return out
 
 
-class Bottleneck(Block):
+class Bottleneck(ResidualBlock):
+    """A 3 x 3 convolution between two of 1 x 1, the last of which widens four times."""
+
     expansion = 4
 
     def __init__(self, ins: int, width: int, stride: int = 1, relu: bool = True) -> None:
@@ -66,9 +71,10 @@ class Bottleneck(Block):
 
 
 class ResNet(nn.Module):
-    """`small` is for images of 32 to 64 pixels: the first convolution is 3 x 3, and neither it nor a pool shrinks them.
+    """A residual network without its classifier.
 
-    Without `last_relu` features may be negative, as a cosine classifier wants them (LUCIR).
+    `small` is for images of 32 to 64 pixels: the first convolution is 3 x 3 with stride 1, and there is no max pooling.
+    Without `last_relu` features may be negative, as a cosine classifier needs them (LUCIR).
     """
 
     def __init__(
@@ -88,9 +94,9 @@ class ResNet(nn.Module):
         for stage, depth in enumerate(depths):
             outs, last = width * 2**stage, stage == len(depths) - 1
             blocks = []
-            for place in range(depth):
-                stride = 2 if stage and not place else 1
-                blocks.append(block(ins, outs, stride, last_relu or not last or place < depth - 1))
+            for index in range(depth):
+                stride = 2 if stage and not index else 1
+                blocks.append(block(ins, outs, stride, last_relu or not last or index < depth - 1))
                 ins = outs * block.expansion
             self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
         self.depth = len(depths)
@@ -106,19 +112,21 @@ class ResNet(nn.Module):
         return maps
 
     def forward(self, x: Tensor) -> Tensor:
-        """B,3,H,W -> B,D: the last map's mean."""
+        """B,3,H,W -> B,D: the mean of the last map."""
         return self.stages(x)[-1].mean((2, 3))
 
 
 def _initialise(module: nn.Module) -> None:
-    """He: the variance of what goes back through a convolution and its ReLU stays."""
+    """He initialisation: keeps the variance of gradients through a convolution and its ReLU."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def resnet18(width: int = 64, small: bool = False, last_relu: bool = True) -> ResNet:
+    """ResNet-18."""
     return ResNet(BasicBlock, (2, 2, 2, 2), width, small, last_relu)
 
 
 def resnet50(width: int = 64, small: bool = False, last_relu: bool = True) -> ResNet:
+    """ResNet-50."""
     return ResNet(Bottleneck, (3, 4, 6, 3), width, small, last_relu)

@@ -1,4 +1,4 @@
-"""Sentences -> vectors: by hashing, which needs no weights, or by a model of the sentence-transformers library."""
+"""Encoders of sentences: by hashing, which needs no weights, or by a model of sentence-transformers."""
 
 import unicodedata
 import zlib
@@ -12,20 +12,20 @@ import torch
 
 from mtn.encoders import hub
 from mtn.encoders.base import Encoder, Item
-from mtn.encoders.common import digest
+from mtn.encoders.common import files_digest
 
-SIZES = range(2, 5)
-"""Of the character n-grams."""
-SPREAD = 4
-"""Places of the vector that an n-gram is added to, or taken from."""
-READ = (".json", ".txt", ".safetensors", ".bin", ".model")
+NGRAM_SIZES = range(2, 5)
+"""Lengths of the character n-grams."""
+POSITIONS = 4
+"""Positions of the vector to which an n-gram adds its weight with a random sign."""
+MODEL_SUFFIXES = (".json", ".txt", ".safetensors", ".bin", ".model")
 """What the library may read in a model's folder."""
 
 
-class Hashing(Encoder):
+class HashingEncoder(Encoder):
     """x = P c / |P c|: c the square roots of the counts of words and n-grams, P a fixed sparse matrix of random signs.
 
-    P is never there as a whole: the column of an n-gram comes from its checksum.
+    P is not stored: the column of an n-gram is computed from its checksum.
     """
 
     kind = "text"
@@ -42,12 +42,12 @@ class Hashing(Encoder):
         return np.stack([self._vector(text) for text in batch]).astype(np.float32)
 
     def _vector(self, text: str) -> np.ndarray:
-        counts = _grams(text)
-        checksums = np.array([zlib.crc32(gram.encode("utf-8", "replace")) for gram in counts], np.uint64)
-        random = _mix(checksums[:, None] * np.uint64(SPREAD) + np.arange(SPREAD, dtype=np.uint64))
+        counts = _count_ngrams(text)
+        checksums = np.array([zlib.crc32(ngram.encode("utf-8", "replace")) for ngram in counts], np.uint64)
+        random = _mix(checksums[:, None] * np.uint64(POSITIONS) + np.arange(POSITIONS, dtype=np.uint64))
         weights = np.sqrt(np.fromiter(counts.values(), np.float64))[:, None] * np.where(random >> np.uint64(63), 1, -1)
-        places = (random % np.uint64(self.dimension)).astype(np.int64)
-        x = np.bincount(places.ravel(), weights.ravel(), self.dimension)
+        positions = (random % np.uint64(self.dimension)).astype(np.int64)
+        x = np.bincount(positions.ravel(), weights.ravel(), self.dimension)
         return x / max(float(np.linalg.norm(x)), 1e-12)
 
 
@@ -58,38 +58,38 @@ class SentenceModel(Encoder):
 
     def __init__(self, folder: Path, name: str, device: torch.device, revision: str | None = None) -> None:
         self.folder, self.name, self.revision = folder, name, revision
-        library = hub.need("sentence_transformers")
+        library = hub.require("sentence_transformers")
         with hub.quiet(name, folder):
             options = {"model_kwargs": {"dtype": torch.float32}, **hub.LOCAL}
             self.model = library.SentenceTransformer(str(folder), device=str(device), **options)
             self.dimension = self.encode([name]).shape[1]
 
     def identity(self) -> dict[str, Any]:
-        read = sorted(file for file in self.folder.rglob("*") if file.suffix in READ and file.is_file())
-        return {"name": self.name, "files": digest(read), "revision": self.revision}
+        files = sorted(file for file in self.folder.rglob("*") if file.suffix in MODEL_SUFFIXES and file.is_file())
+        return {"name": self.name, "files": files_digest(files), "revision": self.revision}
 
     def prepare(self, item: Item) -> str:
         assert isinstance(item, str)
         return item
 
     def encode(self, batch: Sequence[str]) -> np.ndarray:
-        found = self.model.encode(list(batch), batch_size=len(batch), show_progress_bar=False)
-        return np.asarray(found, np.float32)
+        x = self.model.encode(list(batch), batch_size=len(batch), show_progress_bar=False)
+        return np.asarray(x, np.float32)
 
 
-def _grams(text: str) -> Counter[str]:
-    """Whole words, and n-grams that reach across words; a space begins and ends the text. Of nothing: an empty word."""
+def _count_ngrams(text: str) -> Counter[str]:
+    """Whole words, and n-grams also across words, with a space before and after the text. No text is an empty word."""
     words = unicodedata.normalize("NFKC", text).lower().split() or [""]
     padded = f" {' '.join(words)} "
-    grams = Counter(f"\0{word}" for word in words)  # a word is not the n-gram of the same letters
-    for size in SIZES:
-        grams.update(padded[start : start + size] for start in range(len(padded) - size + 1))
-    return grams
+    counts = Counter(f"\0{word}" for word in words)  # \0: a word differs from the n-gram of the same letters
+    for size in NGRAM_SIZES:
+        counts.update(padded[start : start + size] for start in range(len(padded) - size + 1))
+    return counts
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """Each number -> 64 bits that look random, the same on any machine: the finaliser of SplitMix64."""
+    """Pseudo-random 64 bits of each number, the same on any machine: the finaliser of SplitMix64."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return np.asarray(x ^ (x >> np.uint64(31)))

@@ -5,7 +5,7 @@ import importlib
 from mtn.config import Config
 from mtn.errors import InputError, closest
 from mtn.methods.analytic import NCM, SLDA, RanPAC, Ridge
-from mtn.methods.base import Batch, LinearHead, Method, Stage, class_means
+from mtn.methods.base import Batch, LinearHead, Method, Needs, Stage, class_means
 from mtn.methods.baselines import ER, KNN, FineTune, GDumb, Joint
 from mtn.methods.bic import BiC
 from mtn.methods.ccil import CCIL, CCILSD
@@ -17,6 +17,7 @@ from mtn.methods.mtn import MTN, MTNUnlocked
 from mtn.methods.podnet import PODNet
 from mtn.methods.practical import Practical
 from mtn.methods.ssil import SSIL
+from mtn.storage.recorded import find_imported
 
 METHODS: dict[str, type[Method]] = {
     "mtn": MTN,
@@ -43,39 +44,46 @@ METHODS: dict[str, type[Method]] = {
     "practical": Practical,
 }
 
-__all__ = ["METHODS", "Batch", "LinearHead", "Method", "Stage", "check", "class_means", "find", "make"]
+__all__ = ["METHODS", "Batch", "LinearHead", "Method", "Needs", "Stage", "check", "class_means", "find", "make"]
 
 
-def find(name: str) -> type[Method]:
-    """The class called `name` in the table, or the user's own, named package.module:Class."""
+def find(name: str, *, import_modules: bool = True) -> type[Method]:
+    """The class called `name` in the table, or the user's own, named package.module:Class.
+
+    Without `import_modules` the user's own must have been imported already: nothing is run because a file says so.
+    """
     if name in METHODS:
         return METHODS[name]
     module, colon, attribute = name.partition(":")
     if not colon:
         raise InputError(f"no method {name!r}: {closest(name, METHODS)} (one of your own: package.module:Class)")
+    method = find_imported(name)
+    if method is None and not import_modules:
+        raise InputError(f"method {name!r} is not of this package: import {module} first")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        method = method or getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise InputError(f"method {name!r} cannot be imported: {error}") from None
-    if not (isinstance(found, type) and issubclass(found, Method)):
+    if not (isinstance(method, type) and issubclass(method, Method)):
         raise InputError(f"method {name!r} must be a subclass of mtn.methods.Method")
-    return found
+    return method
 
 
 def check(config: Config) -> None:
-    """Refuse a method that is not there, images where it can do nothing with them, or a loss that is not its own."""
+    """Refuse a method that does not exist, images where it takes vectors alone, or a loss that is not its own."""
     name, loss = config.method.name, config.train.loss
     losses = find(name).losses
-    if config.images.side is not None and find(name).backbone_by == "nobody":
-        raise InputError(f"method {name!r} is for features that do not move: leave out images.side, and give vectors")
+    if config.images.side is not None and find(name).needs.backbone == "none":
+        raise InputError(f"method {name!r} is for frozen features: leave out images.side, and give vectors")
     if loss is not None and loss not in losses:
         takes = f"takes {', '.join(losses)}" if losses else "has no loss to choose"
         raise InputError(f"train.loss = {loss!r}: method {name!r} {takes}")
 
 
 def make(dimension: int, config: Config) -> Method:
+    """The method that a configuration names, new; with images, behind a backbone."""
     check(config)
     method = find(config.method.name)
     if config.images.side is None:
         return method(dimension, config)
-    return Learned(method, find(config.method.features) if method.backbone_by == "another" else None, config)
+    return Learned(method, find(config.method.features) if method.needs.backbone == "borrowed" else None, config)

@@ -1,16 +1,19 @@
 """Methods that see each task once and keep statistics, no exemplars: sums over samples, so the order of tasks is no
 matter.
 
-Statistics are kept in double precision; the solution is computed from them when first asked for.
+Statistics are kept in double precision; `derive` computes the solution from them.
 """
+
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
-from mtn.config import Config
+from mtn.config import AtLeastOne, Config, MethodOptions
 from mtn.memory import Memory
-from mtn.methods.base import Method, Stage
+from mtn.methods.base import Method, Needs, Stage
 from mtn.neighbours import Neighbours
 from mtn.samples import Samples
 from mtn.stream import Task
@@ -22,17 +25,17 @@ STRENGTHS = [10.0**power for power in range(-4, 2)]
 class Analytic(Method):
     """Sum and number of each class's samples."""
 
-    remembers = "nothing"
-    rows = ("total", "count")
-    backbone_by = "nobody"  # sums of features that moved are of no use
+    needs = Needs(memory="nothing", backbone="none")  # sums of features that changed since are of no use
+    class_rows = ("total", "count")
     total: Tensor
     count: Tensor
+    solution: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
         self.register_buffer("total", torch.zeros(0, self.width, dtype=torch.float64))
         self.register_buffer("count", torch.zeros(0, dtype=torch.float64))
-        self._solution: Tensor | None = None
+        self.register_buffer("solution", torch.zeros(self.width + 1, 0), persistent=False)
 
     @property
     def width(self) -> int:
@@ -48,11 +51,11 @@ class Analytic(Method):
 
     def end_task(self, task: Task, memory: Memory) -> None:
         self.observe(task.train)
+        self.derive()
 
     def observe(self, samples: Samples) -> None:
         for rows in samples.chunks():
             self.add(self.features(samples.x(rows).to(self.total.device)), samples.y[rows].to(self.total.device))
-        self._solution = None
 
     def features(self, x: Tensor) -> Tensor:
         return x
@@ -61,18 +64,16 @@ class Analytic(Method):
         self.total.index_add_(0, y, x.double())
         self.count.index_add_(0, y, torch.ones_like(y, dtype=torch.float64))
 
-    def forget(self, label: int) -> None:
-        super().forget(label)
-        self._solution = None
+    def derive(self) -> None:
+        if self.seen:
+            self.solution = self.solve().float()
 
     def solve(self) -> Tensor:
         """Columns of weights, the last row the bias: (width + 1),C."""
         raise NotImplementedError
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        if self._solution is None:
-            self._solution = self.solve().float()
-        return self.features(x) @ self._solution[:-1] + self._solution[-1]
+        return self.features(x) @ self.solution[:-1] + self.solution[-1]
 
 
 class NCM(Analytic):
@@ -83,26 +84,41 @@ class NCM(Analytic):
         return torch.cat([means.T, means.new_zeros(1, len(means))])
 
 
+class RidgeOptions(MethodOptions):
+    """Options of `slda` and `ridge`."""
+
+    strength: Annotated[float, Field(gt=0)] | Literal["auto"] = 0.01
+    """Of the ridge, relative to the mean diagonal; auto: chosen on a fifth of each task."""
+
+
 class SecondMoment(Analytic):
     """And the sum of x x^T. Keeps d^2 + C d numbers."""
 
+    Options: ClassVar[type[MethodOptions]] = RidgeOptions
     gram: Tensor
     strength: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
         self.register_buffer("gram", torch.zeros(self.width, self.width, dtype=torch.float64))
-        fixed = 0.01 if config.method.strength == "auto" else config.method.strength
-        self.register_buffer("strength", torch.tensor(fixed))
+        chosen = self.configured_strength
+        self.register_buffer("strength", torch.tensor(0.01 if chosen == "auto" else chosen))
+
+    @property
+    def configured_strength(self) -> float | Literal["auto"]:
+        """method.strength."""
+        strength: float | Literal["auto"] = self.options.strength
+        return strength
 
     def end_task(self, task: Task, memory: Memory) -> None:
-        if self.config.method.strength != "auto":
+        if self.configured_strength != "auto":
             return super().end_task(task, memory)
         held = torch.zeros(len(task.train), dtype=torch.bool)
         held[task.train.y.argsort(stable=True)[4::5]] = True  # of every class, in whatever order its samples lie
         self.observe(task.train.select(~held))
         self.strength.fill_(self.choose(task.train.select(held)))
         self.observe(task.train.select(held))
+        self.derive()
 
     def choose(self, held: Samples) -> float:
         """The strength that answers best on a fifth of the task's data, before that fifth is taken in too."""
@@ -111,7 +127,7 @@ class SecondMoment(Analytic):
         right = {}
         for strength in STRENGTHS:
             self.strength.fill_(strength)
-            self._solution = None
+            self.derive()
             answers = [self.scores(held.x(rows).to(self.total.device), None).argmax(1).cpu() for rows in held.chunks()]
             right[strength] = int((torch.cat(answers) == held.y).sum())
         return max(right, key=lambda strength: right[strength])
@@ -159,12 +175,20 @@ class Ridge(SecondMoment):
         return torch.cat([weights, weights.new_zeros(1, weights.shape[1])])
 
 
+class RanPACOptions(RidgeOptions):
+    """Options of `ranpac`."""
+
+    units: AtLeastOne = 2000
+    """Columns of the random projection."""
+
+
 class RanPAC(Ridge):
     """Ridge on ReLU(x P), P a fixed Gaussian matrix of method.units columns (McDonnell et al., NeurIPS 2023).
 
     P is a seed, not kept. method.strength = "auto" chooses on a fifth of each task's data, as the paper does.
     """
 
+    Options = RanPACOptions
     projection: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
@@ -175,7 +199,8 @@ class RanPAC(Ridge):
 
     @property
     def width(self) -> int:
-        return self.config.method.units
+        units: int = self.options.units
+        return units
 
     def features(self, x: Tensor) -> Tensor:
         return (x @ self.projection).relu()

@@ -1,58 +1,79 @@
-"""What a method is to the loop: what it embeds, scores and minimises. The loop itself is in mtn.learn."""
+"""What a method is to the loop: what it needs, trains, scores and keeps. The loop itself is in mtn.training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mtn import ranks
-from mtn.backbone import Features
-from mtn.config import Config
+from mtn.config import Config, MethodOptions
+from mtn.encoders.backbone import Features
 from mtn.errors import InputError
 from mtn.memory import Memory
-from mtn.model import Head, spread
+from mtn.model import Head, rescale
 from mtn.neighbours import Neighbours
+from mtn.runtime import distributed
 from mtn.samples import Samples
 from mtn.stream import Task
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step sees: first what the stage is about, then what is replayed."""
+    """The samples of a training step: first those the stage is about, then the replayed ones."""
 
     x: Tensor  # B,D, or images in bytes: B,H,W,3
     y: Tensor  # B
-    fresh: int  # how many of them are not replayed
-    neighbours: Neighbours | None  # for methods that ask for them
-    before: Tensor | None  # B,n logits of the model before the task, for methods that distil
-    share: Tensor  # C how often the loop draws each class
+    new_count: int  # the first so many are not replayed
+    neighbours: Neighbours | None  # for methods that need them
+    teacher_logits: Tensor | None  # B,n of the model before the task, for methods that distil
+    class_frequency: Tensor  # C share of each class among the samples that are drawn
     id: Tensor | None = None  # B
-    teacher: "Method | None" = None  # of images: the model before the task, which sees them as they are augmented
-    memory: Memory | None = None  # of images: whose features are the neighbours
+    teacher: "Method | None" = None  # with images: the model before the task, which sees them as they are augmented
+    memory: Memory | None = None  # with images: whose features are the neighbours
 
     def rowwise(self, function: Callable[[Tensor, Neighbours | None], Tensor]) -> Tensor:
-        """function(x, neighbours) of the whole batch, a function of each row alone: processes share its rows out."""
+        """function(x, neighbours) of the whole batch, computed row by row: several processes share the rows."""
         rows = slice(0, len(self.x))
-        own = ranks.own(rows)
-        return ranks.gather(function(self.x[own], None if self.neighbours is None else self.neighbours[own]), rows)
+        own = distributed.own_rows(rows)
+        neighbours = None if self.neighbours is None else self.neighbours[own]
+        return distributed.gather_rows(function(self.x[own], neighbours), rows)
+
+
+Loss = Callable[[Batch, Task], dict[str, Tensor]]
+"""Named terms of a loss; the loop minimises their sum."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One training within a task. As it stands: new samples, old exemplars beside them, everything moves."""
+    """One training within a task. By default: the task's samples, old exemplars replayed, all parameters train."""
 
-    loss: str = "loss"  # the function of the method that gives the terms
-    sees: Literal["task", "all", "memory", "held out"] = "task"
-    replays: Literal["nothing", "old", "all"] = "old"  # exemplars of old classes, or of new ones too
-    evenly: bool = False  # as many replayed as new samples in a step, whatever train.replay says
+    loss: Loss
+    name: str = "loss"  # random draws depend on it, so renaming a stage changes results
+    samples: Literal["task", "all", "memory", "held out"] = "task"
+    replay: Literal["nothing", "old", "all"] = "old"  # exemplars of old classes, or of new ones too
+    equal_replay: bool = False  # as many replayed as new samples in a step, whatever train.replay says
     epochs: float = 1.0  # times train.epochs
     lr: float = 1.0  # times train.lr
-    only: str = ""  # the beginning of the names of the parameters that move
-    rests: bool = False  # the backbone, where there is one: features are computed once
-    itself: bool = False  # its teacher is the model as the stage finds it
+    parameters: str = ""  # only those whose names begin so are trained
+    freeze_backbone: bool = False  # with images: features are computed once
+    self_distil: bool = False  # the teacher is the model as it is when the stage begins
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method needs of the loop, declared once in its class."""
+
+    neighbours: bool = False  # the k nearest exemplars of every sample
+    teacher: bool = False  # the logits of the model before the task
+    memory: Literal["exemplars", "nothing", "everything"] = "exemplars"
+    exemplars_per_class: int = 0  # at the least, once there are old classes
+    # With images:
+    backbone: Literal["own", "borrowed", "none"] = "own"  # trained by it, or by method.features, or of no use to it
+    feature_distillation: bool = False  # the teacher's features, for `feature_distillation`
+    signed_features: bool = False  # features that may be negative: no last ReLU
+    reinitialise: bool = False  # a new backbone for each task
 
 
 class Method(nn.Module):
@@ -61,89 +82,95 @@ class Method(nn.Module):
     Anything it keeps between tasks is a parameter (a weight) or a buffer (a statistic): that is saved, and counted.
     """
 
-    uses_neighbours: bool = False  # wants the k nearest exemplars of every sample
-    distils: bool = False  # wants the logits of the model before the task
-    remembers: Literal["exemplars", "nothing", "everything"] = "exemplars"
-    needs: ClassVar[int] = 0  # exemplars that every class must have once there are old ones
+    Options: ClassVar[type[MethodOptions]] = MethodOptions  # what the section [method] of a recipe may have
+    needs: Needs = Needs()
     losses: ClassVar[tuple[str, ...]] = ()  # what train.loss may be, the default first
-    rows: ClassVar[tuple[str, ...] | None] = None  # the state that has one row a class, for `forget`
-
-    # Of images:
-    backbone_by: ClassVar[Literal["itself", "another", "nobody"]] = "itself"  # who trains the backbone
-    holds: ClassVar[bool] = False  # wants `hold`
-    signed: ClassVar[bool] = False  # wants features that may be negative: no last ReLU
-    afresh: ClassVar[bool] = False  # starts each task from new weights
+    class_rows: ClassVar[tuple[str, ...] | None] = None  # the state with one row per class, for `forget`
 
     seen: Tensor
+    forgotten: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__()
         self.dimension = dimension
         self.config = config
-        self.register_buffer("seen", torch.tensor(0))  # classes
-        self.forgotten: set[int] = set()
+        self.register_buffer("seen", torch.tensor(0))  # number of classes
+        self.register_buffer("forgotten", torch.zeros(0, dtype=torch.bool))  # C
+
+    @property
+    def options(self) -> Any:
+        """The section [method], of the type that the class declares as `Options`."""
+        return self.config.method
 
     def begin_task(self, task: Task) -> None:
         """Make room for the new classes."""
         self.seen.fill_(task.seen)
+        self.forgotten = F.pad(self.forgotten, (0, task.seen - len(self.forgotten)))
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        """B,C: the higher the likelier, over all classes seen so far."""
+        """x B,D -> B,C: the higher the likelier, over all classes seen so far."""
         raise NotImplementedError
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         """What is trained, one after the other; empty for a method that trains nothing."""
-        return (Stage(),)
+        return (Stage(self.loss),)
 
     def held_out(self, task: Task, memory: Memory) -> Tensor:
-        """M: exemplars no stage sees, nor finds as neighbours, but one that asks for what is held out."""
+        """M mask of exemplars that no stage trains on or retrieves, but one that asks for what is held out."""
         return torch.zeros(len(memory), dtype=torch.bool)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        """Named terms; the loop minimises their sum."""
+        """Named terms of the main stage's loss; the loop minimises their sum."""
         raise NotImplementedError
 
     def forward(self, stage: Stage, batch: Batch, task: Task) -> dict[str, Tensor]:
-        """What the loop asks for: the terms of the loss that the stage names."""
-        found: dict[str, Tensor] = getattr(self, stage.loss)(batch, task)
-        return found
+        """The terms of the stage's loss. Through here, so that DistributedDataParallel sees the pass."""
+        return stage.loss(batch, task)
 
     def logits(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        """What is distilled from it."""
+        """B,C: what is distilled from this method when it is the teacher."""
         return self.scores(x, neighbours)
 
-    def hold(self, now: Features, before: Features, task: Task) -> dict[str, Tensor]:
-        """Terms that hold features near those of the model before the task; on vectors they would be zero."""
+    def feature_distillation(self, now: Features, before: Features, task: Task) -> dict[str, Tensor]:
+        """Terms that keep features near those of the model before the task; with frozen features they would be zero."""
         return {}
 
-    def view(self, samples: Samples) -> Samples:
+    def featurise(self, samples: Samples) -> Samples:
         """Samples as the vectors that `scores` takes."""
         return samples
 
     def measured(self) -> dict[str, float]:
-        """What the result should tell beside accuracies."""
+        """Further numbers for the result of a run."""
         return {}
 
     def end_task(self, task: Task, memory: Memory) -> None:
         """What is fitted after training, in closed form."""
 
-    def recall(self, memory: Memory) -> None:
-        """Follow exemplars that were taken out or relabelled between two tasks."""
+    def refresh(self, memory: Memory) -> None:
+        """Follow exemplars that were removed or relabelled between two tasks."""
+
+    def derive(self) -> None:
+        """Compute what follows from parameters and statistics, such as a closed-form solution.
+
+        It goes into buffers that are not persistent. `begin_task` and `end_task` leave them up to date; whoever changes
+        the state in another way (`forget`, `refresh`, loading) calls `derive` after it.
+        """
 
     def evidence(self, x: Tensor, neighbours: Neighbours) -> tuple[Tensor, Tensor] | None:
-        """B,K cosine of query and neighbours once adapted, B,K attention of the query on them; None: no transformer."""
+        """B,K cosines of adapted query and neighbours, B,K attention of the query on them; None: no transformer."""
         return None
 
     @torch.no_grad()
     def forget(self, label: int) -> None:
         """Zero the rows of a class. Its index is never used again, and what it scores means nothing."""
-        if self.rows is None:
-            raise InputError(f"{type(self).__name__} cannot forget: it does not say in `rows` what it keeps of a class")
+        if self.class_rows is None:
+            name = type(self).__name__
+            raise InputError(f"{name} cannot forget: it does not say in `class_rows` what it keeps of a class")
         state = self.state_dict()
-        for name in self.rows:
+        for name in self.class_rows:
             if name in state:  # some depend on options
                 state[name][label : label + 1].zero_()
-        self.forgotten.add(label)
+        self.forgotten[label] = True
 
 
 def class_means(task: Task) -> Tensor:
@@ -161,9 +188,9 @@ def unit_rows(weight: Tensor) -> Tensor:
 
 
 class LinearHead(Method):
-    """embed -> linear head. On frozen features `embed` is the identity."""
+    """embed -> linear head. On frozen features `embed` only rescales."""
 
-    rows: ClassVar[tuple[str, ...]] = ("head.weight", "head.bias")
+    class_rows: ClassVar[tuple[str, ...]] = ("head.weight", "head.bias")
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
@@ -171,6 +198,7 @@ class LinearHead(Method):
 
     @property
     def width(self) -> int:
+        """Of what the head takes."""
         return self.dimension
 
     def begin_task(self, task: Task) -> None:
@@ -178,7 +206,9 @@ class LinearHead(Method):
         self.head.grow(task.seen)
 
     def embed(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        return spread(x)
+        """x B,D -> B,width."""
+        return rescale(x)
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        return self.head(self.embed(x, neighbours))
+        logits: Tensor = self.head(self.embed(x, neighbours))
+        return logits

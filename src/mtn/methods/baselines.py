@@ -1,11 +1,12 @@
 """The two ends of the scale, plain replay, and the memory alone."""
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from mtn.losses import cross_entropy
-from mtn.methods.base import Batch, LinearHead, Method, Stage
+from mtn.methods.base import Batch, LinearHead, Method, Needs, Stage
 from mtn.model import Head, vote
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
@@ -17,9 +18,8 @@ VOTE_TEMPERATURE = 0.07
 class KNN(Method):
     """mem. k-NN of the paper: the k nearest exemplars vote, weighted by similarity. Nothing is trained."""
 
-    uses_neighbours = True
-    rows = ()
-    backbone_by = "another"
+    needs = Needs(neighbours=True, backbone="borrowed")
+    class_rows = ()
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         return ()
@@ -42,25 +42,24 @@ class ER(LinearHead):
 class FineTune(ER):
     """The same without replay: what forgetting looks like when nothing is done about it."""
 
-    remembers = "nothing"
+    needs = Needs(memory="nothing")
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        return (Stage(replays="nothing"),)
+        return (Stage(self.loss, replay="nothing"),)
 
 
 class Joint(ER):
     """The same with all data seen so far, from new weights at each task: the upper bound."""
 
-    remembers: Literal["exemplars", "nothing", "everything"] = "everything"
-    afresh = True
-    sees: ClassVar[Literal["all", "memory"]] = "all"
+    needs = Needs(memory="everything", reinitialise=True)
+    samples: ClassVar[Literal["all", "memory"]] = "all"
 
     def begin_task(self, task: Task) -> None:
         self.head = Head(self.width).to(self.head.weight.device)
         super().begin_task(task)
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        return (Stage(sees=self.sees, replays="nothing"),)
+        return (Stage(self.loss, samples=self.samples, replay="nothing"),)
 
 
 class GDumb(Joint):
@@ -69,5 +68,5 @@ class GDumb(Joint):
     Departs: without its cutmix and its cyclic rate, which belong to training from images.
     """
 
-    remembers = "exemplars"
-    sees = "memory"
+    needs = replace(Joint.needs, memory="exemplars")
+    samples = "memory"

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from mtn import losses
 from mtn.config import Config
 from mtn.memory import Memory
-from mtn.methods.base import Batch, LinearHead, Stage
+from mtn.methods.base import Batch, LinearHead, Needs, Stage
 from mtn.neighbours import Neighbours
+from mtn.samples import rank_within_class
 from mtn.stream import Task
 
 TEMPERATURE = 2.0
@@ -31,19 +32,22 @@ class Correction(nn.Module):
         self.register_buffer("start", torch.tensor(0))
 
     def reset(self, start: int) -> None:
+        """The identity, for the classes from `start` on."""
         with torch.no_grad():
             self.scale.fill_(1.0)
             self.shift.fill_(0.0)
             self.start.fill_(start)
 
     def forward(self, z: Tensor) -> Tensor:
+        """B,C logits -> B,C corrected logits."""
         start = int(self.start)
         return torch.cat([z[:, :start], self.scale * z[:, start:] + self.shift], dim=1)
 
 
 class BiC(LinearHead):
-    distils = True
-    needs = 2  # one of them is held out
+    """A linear head whose newest logits are corrected by a scale and a shift."""
+
+    needs = Needs(teacher=True, exemplars_per_class=2)  # one of them is held out
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
@@ -54,19 +58,25 @@ class BiC(LinearHead):
         self.correction.reset(task.old)
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
+        train = Stage(self.loss)
         correct = Stage(
-            "correction_loss", sees="held out", replays="nothing", epochs=2.0, only="correction.", rests=True
+            self.correction_loss,
+            "correction_loss",
+            samples="held out",
+            replay="nothing",
+            epochs=2.0,
+            parameters="correction.",
+            freeze_backbone=True,
         )
-        return (Stage(), correct) if task.old and task.new else (Stage(),)
+        return (train, correct) if task.old and task.new else (train,)
 
     def held_out(self, task: Task, memory: Memory) -> Tensor:
         """The same number of every class, the last in the memory's order."""
         counts = torch.bincount(memory.y, minlength=task.seen)
         if not task.old:
             return super().held_out(task, memory)
-        fewest = int(min(counts[label] for label in range(task.seen) if label not in self.forgotten))
-        place = torch.arange(len(memory)) - (counts.cumsum(0) - counts)[memory.y]
-        return place >= counts[memory.y] - max(1, fewest // 10)
+        fewest = int(counts[~self.forgotten.cpu()].min())
+        return rank_within_class(memory.y) >= counts[memory.y] - max(1, fewest // 10)
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         corrected: Tensor = self.correction(super().scores(x, neighbours))
@@ -74,12 +84,12 @@ class BiC(LinearHead):
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         z = batch.rowwise(super().scores)  # not corrected
-        if batch.before is None:
+        if batch.teacher_logits is None:
             return {"classification": losses.cross_entropy(z, batch.y)}
-        old = task.old / (task.old + max(task.new, 1))  # without a new class as with one: something is to be learned
+        old = task.old / (task.old + max(task.new, 1))  # a task without new classes counts as one with one
         return {
             "classification": (1 - old) * losses.cross_entropy(z, batch.y),
-            "distillation": old * losses.soft_cross_entropy(z[:, : task.old], batch.before, TEMPERATURE),
+            "distillation": old * losses.soft_cross_entropy(z[:, : task.old], batch.teacher_logits, TEMPERATURE),
         }
 
     def correction_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:

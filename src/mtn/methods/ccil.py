@@ -10,18 +10,20 @@ itself after the base, half as long again at a tenth of the rate.
 from torch import Tensor
 
 from mtn import losses
-from mtn.methods.base import Batch, LinearHead, Stage
+from mtn.methods.base import Batch, LinearHead, Method, Needs, Stage
 from mtn.stream import Task
 
 WEIGHT, POWER, TEMPERATURE = 10.0 * 10.0, 0.66, 2.0
 
 
 class CCIL(LinearHead):
-    distils = True
+    """A linear head with an intra-task and an inter-task loss."""
+
+    needs = Needs(teacher=True)
     losses = ("ccil",)
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        return (Stage(replays="all", evenly=True, lr=0.1),) if task.old else (Stage(),)
+        return ccil_stages(self, task)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         return ccil_terms(batch.rowwise(self.scores), batch, task)
@@ -31,28 +33,35 @@ class CCILSD(CCIL):
     """One generation of self-distillation: cross-entropy + T^2 KL(p of the model as it was || p)."""
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        again = Stage("again_loss", replays="nothing", epochs=0.5, lr=0.1, itself=True)
-        return (Stage(), again) if self.config.images.side and not task.old else super().stages(task)
+        again = Stage(self.again_loss, "again_loss", replay="nothing", epochs=0.5, lr=0.1, self_distil=True)
+        return (Stage(self.loss), again) if self.config.images.side and not task.old else super().stages(task)
 
     def again_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         z = batch.rowwise(self.scores)
-        assert batch.before is not None
-        kd = losses.taskwise_distillation(z, batch.before, task.spans, TEMPERATURE)
+        assert batch.teacher_logits is not None
+        kd = losses.taskwise_distillation(z, batch.teacher_logits, task.spans, TEMPERATURE)
         return {"classification": losses.cross_entropy(z, batch.y), "distillation": kd}
+
+
+def ccil_stages(method: Method, task: Task) -> tuple[Stage, ...]:
+    """The training of CCIL, for its linear head and for any other embedding."""
+    if not task.old:
+        return (Stage(method.loss),)
+    return (Stage(method.loss, replay="all", equal_replay=True, lr=0.1),)
 
 
 def ccil_terms(z: Tensor, batch: Batch, task: Task) -> dict[str, Tensor]:
     """The losses of CCIL, for its linear head and for any other embedding."""
     if not task.old:
         return {"classification": losses.cross_entropy(z, batch.y)}
-    fresh, exemplars = slice(0, batch.fresh), slice(batch.fresh, None)
+    new, exemplars = slice(0, batch.new_count), slice(batch.new_count, None)
     terms = {
-        "intra": losses.separated_softmax(z[fresh], batch.y[fresh], task.old),
+        "intra": losses.separated_softmax(z[new], batch.y[new], task.old),
         "inter": losses.cross_entropy(z[exemplars], batch.y[exemplars]),
     }
-    if batch.before is not None:
+    if batch.teacher_logits is not None:
         weight = WEIGHT * (task.seen / max(task.new, 1)) ** POWER / task.old  # mean over elements: / n
-        for name, part in (("new", fresh), ("exemplars", exemplars)):
-            kd = losses.taskwise_distillation(z[part], batch.before[part], [slice(0, task.old)], TEMPERATURE)
+        for name, part in (("new", new), ("exemplars", exemplars)):
+            kd = losses.taskwise_distillation(z[part], batch.teacher_logits[part], [slice(0, task.old)], TEMPERATURE)
             terms[f"distillation_{name}"] = weight * kd
     return terms

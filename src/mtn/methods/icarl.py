@@ -13,8 +13,8 @@ from torch import Tensor
 from mtn import losses
 from mtn.config import Config
 from mtn.memory import Memory
-from mtn.methods.base import Batch, Method, Stage
-from mtn.model import Head, spread
+from mtn.methods.base import Batch, Method, Needs, Stage
+from mtn.model import Head, rescale
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
 
@@ -22,14 +22,14 @@ from mtn.stream import Task
 class ICaRL(Method):
     """argmax_c <q, mu_c>, mu_c the mean of class c's exemplars at unit length."""
 
-    rows = ("means", "head.weight", "head.bias")
+    class_rows = ("means", "head.weight", "head.bias")
     means: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
         self.register_buffer("means", torch.zeros(0, dimension))
         self.head = Head(dimension) if config.images.side else None  # trains features, and does not answer
-        self.distils = self.head is not None
+        self.needs = Needs(teacher=self.head is not None)
 
     def begin_task(self, task: Task) -> None:
         super().begin_task(task)
@@ -37,23 +37,23 @@ class ICaRL(Method):
             self.head.grow(task.seen)
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        return () if self.head is None else (Stage(),)
+        return () if self.head is None else (Stage(self.loss),)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        return {"binary": losses.binary_distillation(self.logits(batch.x, None), batch.y, batch.before)}
+        return {"binary": losses.binary_distillation(self.logits(batch.x, None), batch.y, batch.teacher_logits)}
 
     def logits(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         assert self.head is not None
-        z: Tensor = self.head(spread(x))
+        z: Tensor = self.head(rescale(x))
         return z
 
     def end_task(self, task: Task, memory: Memory) -> None:
-        self.recall(memory)
+        self.refresh(memory)
 
-    def recall(self, memory: Memory) -> None:
+    def refresh(self, memory: Memory) -> None:
         total = torch.zeros(int(self.seen), self.dimension)
         for rows in memory.samples().chunks():
-            total.index_add_(0, memory.y[rows], memory.x[rows])
+            total.index_add_(0, memory.y[rows], memory.vectors(rows))
         self.means = F.normalize(total, dim=1).to(self.means.device)
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:

@@ -15,22 +15,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtn import losses
-from mtn.backbone import Features
 from mtn.config import Config
-from mtn.methods.base import Batch, Method, Stage, class_means, unit_rows
+from mtn.encoders.backbone import Features
+from mtn.methods.base import Batch, Loss, Method, Needs, Stage, class_means, unit_rows
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
 
 MARGIN, RIVALS, LESS_FORGET = 0.5, 2, 5.0
 
 
+def balanced_fine_tuning(loss: Loss) -> Stage:
+    """The last stage of LUCIR and PODNet: exemplars alone, twice as long, a tenth of the rate, frozen features."""
+    return Stage(loss, "balanced_loss", samples="memory", replay="nothing", epochs=2.0, lr=0.1, freeze_backbone=True)
+
+
 class LUCIR(Method):
     """L = CE(eta cos) + margin ranking + less-forget."""
 
-    rows = ("weight",)
-    holds = True
-    signed = True
-    frozen: ClassVar[bool] = True  # old rows do not move, unless there are no new ones
+    needs = Needs(feature_distillation=True, signed_features=True)
+    class_rows = ("weight",)
+    freeze_old_rows: ClassVar[bool] = True  # unless the task has no new classes
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
@@ -56,28 +60,29 @@ class LUCIR(Method):
         return self.scale * self.cosines(x)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        frozen = task.old if self.frozen and task.new else 0
+        frozen = task.old if self.freeze_old_rows and task.new else 0
         cosines = batch.rowwise(lambda x, _: self.cosines(x, frozen))
         return {
             "classification": losses.cross_entropy(self.scale * cosines, batch.y),
             "margin": losses.margin_ranking(cosines, batch.y, task.old, MARGIN, RIVALS),
         }
 
-    def hold(self, now: Features, before: Features, task: Task) -> dict[str, Tensor]:
+    def feature_distillation(self, now: Features, before: Features, task: Task) -> dict[str, Tensor]:
         weight = LESS_FORGET * (task.old / max(task.new, 1)) ** 0.5
         return {"less_forget": weight * losses.less_forget(now.x, before.x)}
 
 
 class LUCIRFree(LUCIR):
-    frozen = False
+    """LUCIR whose old rows are trained too."""
+
+    freeze_old_rows = False
 
 
 class LUCIRBalanced(LUCIR):
     """Then 20 epochs, where 10 is the recipe, at a tenth of the rate on exemplars alone, cross-entropy."""
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        balanced = Stage("balanced_loss", sees="memory", replays="nothing", epochs=2.0, lr=0.1, rests=True)
-        return (Stage(), balanced) if task.old else (Stage(),)
+        return (Stage(self.loss), balanced_fine_tuning(self.balanced_loss)) if task.old else (Stage(self.loss),)
 
     def balanced_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         return {"classification": losses.cross_entropy(batch.rowwise(self.scores), batch.y)}

@@ -8,23 +8,22 @@ proportion.
 from torch import Tensor
 
 from mtn import losses
-from mtn.methods.base import Batch, LinearHead, Stage
+from mtn.methods.base import Batch, LinearHead, Needs, Stage
 from mtn.stream import Task
 
 
 class LwF(LinearHead):
     """L = CE among new classes + T^2 KL(old outputs before || now)."""
 
-    distils = True
-    remembers = "nothing"
+    needs = Needs(teacher=True, memory="nothing")
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        return (Stage(replays="nothing"),)
+        return (Stage(self.loss, replay="nothing"),)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         z = batch.rowwise(self.scores)
         terms = {"classification": losses.separated_softmax(z, batch.y, task.old)}
-        if batch.before is not None:
+        if batch.teacher_logits is not None:
             spans, temperature = [slice(0, task.old)], self.config.train.temperature
-            terms["distillation"] = losses.taskwise_distillation(z, batch.before, spans, temperature)
+            terms["distillation"] = losses.taskwise_distillation(z, batch.teacher_logits, spans, temperature)
         return terms

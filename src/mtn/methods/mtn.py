@@ -7,42 +7,58 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mtn.config import Config
+from mtn.config import Config, MethodOptions
 from mtn.methods.base import Batch, Method, Stage
-from mtn.methods.ccil import CCIL, ccil_terms
+from mtn.methods.ccil import ccil_stages, ccil_terms
 from mtn.methods.ssil import SSIL
 from mtn.model import SIZES, MemoryTransformer, NeighbourVote
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
 
 
+class TransformerOptions(MethodOptions):
+    """Options of `mtn` and of what is made of it."""
+
+    size: Literal["small", "medium", "large"] = "medium"
+    """Transformer: 2 layers x 1 head x 64, 4 x 4 x 128, or 12 x 12 x 768."""
+    labels: bool = False
+    """Add a learned class embedding to each neighbour."""
+    rank: bool = True
+    """Add a learned embedding of each neighbour's rank."""
+    readout: Literal["cls", "nn", "mix"] = "cls"
+    """Adapted query -> linear head; votes of the adapted neighbours; or both."""
+
+
 class MTN(SSIL):
     """z = g(h(q, V)): the query and its k nearest exemplars -> transformer -> adapted query -> linear head."""
 
-    uses_neighbours = True
-    backbone_by: ClassVar[Literal["itself", "another", "nobody"]] = "another"
+    Options = TransformerOptions
+    needs = replace(SSIL.needs, neighbours=True, backbone="borrowed")
     losses = ("ss", "ce", "balanced", "ccil")
-    rows = (*SSIL.rows, "transformer.labels.weight")
+    class_rows = (*SSIL.class_rows, "transformer.labels.weight")
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
-        method = config.method
-        self.transformer = MemoryTransformer(dimension, method.k, method.size, rank=method.rank, labels=method.labels)
-        self.vote = NeighbourVote() if method.readout in ("nn", "mix") else None
+        options: TransformerOptions = self.options
+        self.transformer = MemoryTransformer(
+            dimension, options.k, options.size, rank=options.rank, labels=options.labels
+        )
+        self.vote = NeighbourVote() if options.readout in ("nn", "mix") else None
         self.compiled = _compile(self.transformer.forward) if config.train.compile else None
 
     @property
     def width(self) -> int:
-        return SIZES[self.config.method.size][2]
+        return SIZES[self.options.size][2]
 
     def begin_task(self, task: Task) -> None:
-        if self.config.method.readout == "nn":
+        if self.options.readout == "nn":
             Method.begin_task(self, task)  # votes need no head
         else:
             super().begin_task(task)
@@ -50,7 +66,7 @@ class MTN(SSIL):
             self.transformer.labels.grow(task.seen)
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        return CCIL.stages(self, task) if self.config.train.loss == "ccil" else super().stages(task)  # type: ignore[arg-type]
+        return ccil_stages(self, task) if self.config.train.loss == "ccil" else super().stages(task)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         """SS-IL's, or CCIL's whole training if train.loss says so."""
@@ -81,14 +97,14 @@ class MTN(SSIL):
         assert neighbours is not None
         adapted = self.adapt(x, neighbours)
         votes: Tensor = self.vote(adapted, neighbours, int(self.seen))
-        return votes if self.config.method.readout == "nn" else votes + self.head(adapted[:, 0])
+        return votes if self.options.readout == "nn" else votes + self.head(adapted[:, 0])
 
 
 class MTNUnlocked(MTN):
     """End to end: the loss reaches the backbone through the query. Neighbours' features are constants that grow stale
     and are computed anew every so many steps (mtn.methods.learned.Bank). On vectors it is MTN."""
 
-    backbone_by = "itself"
+    needs = replace(MTN.needs, backbone="own")
 
 
 def _compile(forward: Callable[..., Tensor]) -> Callable[..., Tensor] | None:

@@ -4,7 +4,7 @@ Faithful: K = 10 proxies a class, local similarity classifier, margin 0.6, new p
 features, old ones frozen in the main training, then a balanced fine-tuning of all proxies on exemplars. The margin
 works: it is taken from the true class alone, which is left out of the denominator, with a hinge at 0, as in the paper;
 in the released code it cancels. Where features are learned: no last ReLU, POD-spatial over all stages and POD-flat,
-3 and 1 (for small images) times sqrt(s/m), and a backbone that rests in the balanced fine-tuning; on frozen features
+3 and 1 (for small images) times sqrt(s/m), and a frozen backbone in the balanced fine-tuning; on frozen features
 both terms are identically zero. Departs: the base starts from
 k-means too, as a random start hardly learns it in ten epochs; the scale is the exponential of what is learned, as it
 would otherwise turn negative where features lie closer together than the margin.
@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtn import losses
-from mtn.backbone import Features
 from mtn.config import Config
-from mtn.methods.base import Batch, Method, Stage, unit_rows
+from mtn.encoders.backbone import Features
+from mtn.methods.base import Batch, Method, Needs, Stage, unit_rows
+from mtn.methods.lucir import balanced_fine_tuning
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
 
@@ -29,9 +30,8 @@ SPATIAL, FLAT = 3.0, 1.0
 class PODNet(Method):
     """y_c = sum_k softmax_k(s_ck) s_ck, s = -||q - theta_ck||^2 of unit vectors; scores eta y_c."""
 
-    rows = ("proxies",)
-    holds = True
-    signed = True
+    needs = Needs(feature_distillation=True, signed_features=True)
+    class_rows = ("proxies",)
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
@@ -46,14 +46,15 @@ class PODNet(Method):
         self.proxies = nn.Parameter(torch.cat([old, *new]))
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
-        balanced = Stage("balanced_loss", sees="memory", replays="nothing", epochs=2.0, lr=0.1, rests=True)
-        return (Stage(), balanced) if task.old else (Stage(),)
+        return (Stage(self.loss), balanced_fine_tuning(self.balanced_loss)) if task.old else (Stage(self.loss),)
 
     def similarities(self, x: Tensor, frozen: int = 0) -> Tensor:
+        """B,C; the proxies of the first `frozen` classes get no gradient."""
         proxies = torch.cat([self.proxies[:frozen].detach(), self.proxies[frozen:]])
         unit = unit_rows(proxies).flatten(0, 1)
         s = (2 * F.normalize(x, dim=1) @ unit.T - 2).unflatten(1, (-1, PROXIES))  # B,C,K
-        return (s.softmax(2) * s).sum(2)
+        similarities: Tensor = (s.softmax(2) * s).sum(2)
+        return similarities
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         return self.log_scale.exp() * self.similarities(x)
@@ -67,7 +68,7 @@ class PODNet(Method):
         similarities = batch.rowwise(lambda x, _: self.similarities(x))
         return {"nca": losses.nca(similarities, batch.y, self.log_scale.exp(), self.margin)}
 
-    def hold(self, now: Features, before: Features, task: Task) -> dict[str, Tensor]:
+    def feature_distillation(self, now: Features, before: Features, task: Task) -> dict[str, Tensor]:
         more = (task.seen / max(task.new, 1)) ** 0.5
         return {
             "pod_spatial": SPATIAL * more * losses.pod_spatial(now.maps, before.maps),

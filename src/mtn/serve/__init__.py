@@ -6,51 +6,60 @@ from pathlib import Path
 
 import torch
 
-from mtn import checkpoint, store
 from mtn.errors import InputError
+from mtn.storage import files
+from mtn.storage.model_folder import require_model
 
-DRAIN = 10
-"""Seconds that requests under way have when the service is told to stop."""
-MOST_CONNECTIONS = 256
+SHUTDOWN_SECONDS = 10
+"""That requests under way have when the service is told to stop."""
 
 
-def serve(model: Path, host: str, port: int, token_file: Path | None) -> None:
-    """Answer until told to stop. The worker is forked first, before there are threads."""
+def serve(
+    model: Path, host: str, port: int, token_file: Path | None, encoder: str | None = None, milvus: str | None = None
+) -> None:
+    """Answer until told to stop. The supervisor process is forked first, before there are threads.
+
+    `encoder` and `milvus` are as in `MTNClassifier.load`.
+    """
     try:
         import python_multipart  # noqa: F401 (forms need it)
         import uvicorn
 
-        from mtn.serve import app, engine, guard, journal, observe, worker
+        from mtn.serve import app, connection, engine, guard, journal, observe, worker
     except ImportError as error:
         raise InputError(f"serve needs {error.name}: pip install 'mtn[serve]'") from None
     loopback = guard.is_loopback(host)
     if token_file is None and not loopback:
         raise InputError(f"--host {host} can be reached from elsewhere: name a --token-file")
     tokens = guard.Tokens() if token_file is None else guard.read_tokens(token_file)
-    store.look(model)
+    require_model(model)
     folder = model / "journal"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    with worker.Worker(model) as helper, checkpoint.lock(folder):
-        _answer_first()
-        observe.set_up()
-        whole = engine.Engine(model, journal.Journal(folder / "journal.sqlite"), helper)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
+    observe.set_up()  # before the supervisor process, which logs in the same way
+    with worker.Supervisor(model, milvus) as supervisor, files.lock(folder):
+        _favour_requests()
+        service = engine.Engine(model, journal.Journal(folder / "journal.sqlite"), supervisor, encoder, milvus)
         uvicorn.run(
-            guard.Guard(app.make(whole, tokens), loopback),
+            guard.Guard(app.make_app(service, tokens), loopback),
             host=host,
             port=port,
+            http=connection.Connection,
+            ws="none",
             log_config=None,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=DRAIN,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
 
 
-def _answer_first() -> None:
-    """Nobody who asks is to wait for what goes on beside: a lesson, the loading of what was learned."""
-    # threads of a pass wait for each other, so for whatever else holds a core
+def _favour_requests() -> None:
+    """Keep requests from waiting for what runs beside them: the worker process, the loading of a new model."""
+    # the threads of a pass wait for each other, so one that waits for a core holds up all: leave cores free
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
-    # a pass gives the interpreter away at every product, and gets it back so many seconds after it asks for it
+    # a pass releases the interpreter's lock at every product, and waits up to this many seconds to get it back
     sys.setswitchinterval(1e-4)
-    # modules stay: to look through them for garbage, while a model is loaded, holds all up for a quarter of a second
+    # modules are never garbage: searching them while a model is loaded would stop all threads for a quarter of a second
     gc.freeze()

@@ -1,11 +1,11 @@
-"""What the service answers, as its callers see it."""
+"""The bodies of answers. Names and docstrings are part of /openapi.json."""
 
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from mtn.classifier import Label
-from mtn.serve.engine import Takes
+from mtn.serve.engine import InputKind
 
 
 class Problem(BaseModel):
@@ -55,9 +55,10 @@ class Reasons(BaseModel):
     answers: list[Reason]
 
 
-class Task(BaseModel):
+class JobStatus(BaseModel):
     """`progress` is from 0 to 1."""
 
+    model_config = ConfigDict(title="Task")
     job: str
     state: Literal["waiting", "running", "done", "failed", "undone"]
     doing: str | None
@@ -92,7 +93,7 @@ class Past(BaseModel):
 
 
 class Facts(BaseModel):
-    takes: Takes
+    takes: InputKind
     features: int
     classes: int
     memory: Room
@@ -106,7 +107,8 @@ class Example(BaseModel):
     picture: str
 
 
-class Examples(BaseModel):
+class ExamplePictures(BaseModel):
+    model_config = ConfigDict(title="Examples")
     examples: list[Example]
 
 

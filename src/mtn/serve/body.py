@@ -1,4 +1,4 @@
-"""The body of a request -> vectors as the model takes them, their labels, and pictures to show of them."""
+"""The body of a request -> vectors as the model takes them, their labels, and thumbnails."""
 
 import asyncio
 import base64
@@ -6,51 +6,33 @@ import io
 import math
 import unicodedata
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from fastapi import HTTPException, Request
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictBool, StrictInt, StrictStr, ValidationError
 from starlette.datastructures import UploadFile
 
 from mtn import images
 from mtn.classifier import Label
+from mtn.classifier.labels import check_labels
 from mtn.errors import InputError
-from mtn.serve.engine import MOST_ROWS, Engine, Served
-from mtn.serve.journal import Material
+from mtn.serve.engine import MAX_ROWS, Engine, LoadedModel
+from mtn.serve.journal import LabelledSamples, NoStorage
+from mtn.serve.json_body import LONGEST_LABEL, MAX_ITEMS, JsonReader, Question, TeachingRequest
 
-MOST_ITEMS = 64
-"""Pictures or sentences of a request."""
-MOST_PIXELS = 50_000_000
+PART_BYTES = 2**16
+"""Of a body that are parsed at once: other threads wait for it."""
+MAX_PIXELS = 50_000_000
 """Of all pictures of a request: more than cameras make."""
-MOST_LETTERS = 2000
-"""Of a sentence."""
-LONGEST_LABEL = 200
-EXACT = 2**53
-"""Whole numbers beyond this are not exact everywhere."""
+MAX_INTEGER = 2**53
+"""JSON numbers beyond this are not exact in every language."""
 
 JSON, RAW, PARTS = "application/json", "application/octet-stream", "multipart/form-data"
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]  # true is no number
-Text = Annotated[str, Field(min_length=1, max_length=MOST_LETTERS)]
 
 
-class Question(BaseModel):
-    """Vectors; or sentences, of a model that reads text."""
-
-    model_config = ConfigDict(extra="forbid")
-    vectors: list[list[Number]] | None = Field(None, min_length=1, max_length=MOST_ROWS)
-    texts: list[Text] | None = Field(None, min_length=1, max_length=MOST_ITEMS)
-
-
-class Lesson(Question):
-    """The same, with a label each."""
-
-    labels: list[StrictStr | StrictBool | StrictInt | FiniteFloat] = Field(min_length=1, max_length=MOST_ROWS)
-
-
-class Given(NamedTuple):
-    """What came: vectors, files of pictures, or sentences, and labels as far as they were with them."""
+class RequestBody(NamedTuple):
+    """Vectors, files of pictures, or sentences, and their labels if the body has any."""
 
     vectors: np.ndarray | None = None
     files: Sequence[bytes] = ()
@@ -58,101 +40,121 @@ class Given(NamedTuple):
     labels: Sequence[Any] | None = None
 
 
-def encode(served: Served, items: Sequence[Image.Image | str]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Pictures or sentences -> N,D vectors, and N pictures to show of them if they can be seen."""
-    found = served.classifier.reader().given(list(items))
-    assert found is not None
-    return np.asarray(found.x, np.float32), found.thumbnails
+def encode(model: LoadedModel, items: Sequence[Image.Image | str]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Pictures or sentences -> N,D vectors, and N thumbnails of pictures."""
+    inputs = model.classifier.reader().encode_items(list(items))
+    assert inputs is not None
+    return np.asarray(inputs.x, np.float32), inputs.thumbnails
 
 
-async def question(request: Request, engine: Engine, most: int = MOST_ROWS) -> np.ndarray:
-    """N,D to ask."""
-    _, vectors, _ = await _read(request, engine, Question)
+async def read_queries(request: Request, engine: Engine, most: int = MAX_ROWS) -> np.ndarray:
+    """N,D vectors to answer."""
+    _, vectors, _ = await _read(request, engine, Question, most)
     if len(vectors) > most:
         raise InputError(f"at most {most} at once, got {len(vectors)}")
     return vectors
 
 
-async def material(request: Request, engine: Engine, label: str | None) -> Material:
-    """What to teach: `label` is that of all samples where the body has none."""
-    labels, vectors, thumbnails = await _read(request, engine, Lesson)
+async def read_samples(request: Request, engine: Engine, label: str | None) -> LabelledSamples:
+    """Samples to learn; `label` is the label of all of them if the body has none."""
+    labels, vectors, thumbnails = await _read(request, engine, TeachingRequest, MAX_ROWS)
     if labels is None and label is None:
         raise InputError("a label is needed: ?label=NAME, or `labels` in JSON")
     labels = [label] * len(vectors) if labels is None else labels
     if len(labels) != len(vectors):
         raise InputError(f"labels must be one a sample, {len(vectors)}, got {len(labels)}")
-    return Material(vectors, [_label(engine.served, one) for one in labels], thumbnails)
+    check_labels(list(labels))  # before they are text: 1 and "1" are two
+    return LabelledSamples(vectors, [_label(engine.model, label) for label in labels], thumbnails)
 
 
 async def _read(
-    request: Request, engine: Engine, model: type[Question]
+    request: Request, engine: Engine, schema: type[Question], most: int
 ) -> tuple[Sequence[Any] | None, np.ndarray, np.ndarray | None]:
     """Labels, vectors, thumbnails."""
-    given = await _given(request, engine.served, model)
-    if given.vectors is not None:
-        return given.labels, _checked(given.vectors, engine.served.width), None
+    body = await _body(request, engine, schema, most)
+    if body.vectors is not None:
+        return body.labels, _checked(body.vectors, engine.model.width), None
     async with engine.unpacking:
-        items: Sequence[Image.Image | str] = given.texts
+        items: Sequence[Image.Image | str] = body.texts
         if not items:
-            items = await asyncio.to_thread(_pictures, given.files)
+            items = await asyncio.to_thread(_pictures, body.files)
         loop = asyncio.get_running_loop()
-        return given.labels, *await loop.run_in_executor(engine.thread, encode, engine.served, items)
+        return body.labels, *await loop.run_in_executor(engine.thread, encode, engine.model, items)
 
 
-async def _given(request: Request, served: Served, model: type[Question]) -> Given:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+async def _body(request: Request, engine: Engine, schema: type[Question], most: int) -> RequestBody:
+    """The body, read by its content type; of vectors at most `most`."""
+    kind, model = request.headers.get("content-type", "").partition(";")[0].strip().lower(), engine.model
     if kind == JSON:
-        return await asyncio.to_thread(_from_json, await request.body(), model, served.takes)
+        return await _from_json(request, engine, schema, most)
     if kind == RAW:
-        return Given(_from_raw(await request.body(), served.width))
-    if served.takes == "images" and (kind == PARTS or kind.startswith("image/")):
-        return Given(files=await _files(request) if kind == PARTS else [await request.body()])
-    raise HTTPException(415, f"this model takes {', '.join(kinds(served))}")
+        return RequestBody(await _from_raw(request, model.width, most))
+    if model.takes == "images" and (kind == PARTS or kind.startswith("image/")):
+        return RequestBody(files=await _files(request) if kind == PARTS else [await request.body()])
+    raise HTTPException(415, f"this model takes {', '.join(content_types(model))}")
 
 
-def kinds(served: Served) -> list[str]:
+def content_types(model: LoadedModel) -> list[str]:
     """Content types that a model takes."""
-    return [JSON, RAW] + (["image/*", PARTS] if served.takes == "images" else [])
+    return [JSON, RAW] + (["image/*", PARTS] if model.takes == "images" else [])
 
 
-def _from_json(body: bytes, model: type[Question], wanted: str) -> Given:
-    try:
-        found = model.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the body"
-        raise InputError(f"{place}: {first['msg']}") from None
-    if (found.vectors is None) == (found.texts is None):
+async def _from_json(request: Request, engine: Engine, schema: type[Question], most: int) -> RequestBody:
+    """Vectors or sentences, parsed while they come; no thread is held while the service waits for a client."""
+    reader, takes = JsonReader(engine.model.width, most), engine.model.takes
+    unread = bytearray()
+    async for part in request.stream():
+        unread += part
+        if len(unread) >= PART_BYTES:
+            async with engine.parsing:
+                await asyncio.to_thread(reader.feed, bytes(unread))
+            unread.clear()
+    async with engine.parsing:
+        return await asyncio.to_thread(_finish, reader, bytes(unread), schema, takes)
+
+
+def _finish(reader: JsonReader, last: bytes, schema: type[Question], takes: str) -> RequestBody:
+    """The body, once its last part has come; `takes` is what the model takes."""
+    reader.feed(last)
+    fields = reader.finish(schema)
+    if (fields.vectors is None) == (fields.texts is None):
         raise InputError("the body must have either `vectors` or `texts`")
-    if found.texts is not None and wanted != "texts":
-        raise InputError(f"this model takes {wanted}, not texts")
-    labels = found.labels if isinstance(found, Lesson) else None
-    if found.texts is not None:
-        return Given(texts=found.texts, labels=labels)
-    width = {len(row) for row in found.vectors or ()}
-    if len(width) > 1:
-        raise InputError(f"vectors must all have the same length, got {min(width)} and {max(width)}")
-    return Given(np.array(found.vectors, np.float64), labels=labels)
+    if fields.texts is not None and takes != "texts":
+        raise InputError(f"this model takes {takes}, not texts")
+    labels = fields.labels if isinstance(fields, TeachingRequest) else None
+    if fields.texts is not None:
+        return RequestBody(texts=fields.texts, labels=labels)
+    return RequestBody(np.stack(reader.rows), labels=labels)
 
 
-def _from_raw(body: bytes, width: int) -> np.ndarray:
-    if not body or len(body) % (4 * width):
-        raise InputError(f"the body must be vectors of {width} float32 each, {4 * width} bytes, got {len(body)} bytes")
-    if len(body) > 4 * width * MOST_ROWS:
-        raise InputError(f"at most {MOST_ROWS} vectors at once, got {len(body) // (4 * width)}")
-    return np.frombuffer(body, "<f4").reshape(-1, width)
+async def _from_raw(request: Request, width: int, most: int) -> np.ndarray:
+    """N,D little-endian float32, row after row."""
+    content, limit = bytearray(), 4 * width * most
+    async for part in request.stream():
+        if len(content) <= limit:  # beyond it, parts are dropped
+            content += part
+    if len(content) > limit:
+        raise InputError(f"at most {most} at once, got more vectors")
+    if not content or len(content) % (4 * width):
+        rule = f"must be vectors of {width} float32 each, {4 * width} bytes"
+        raise InputError(f"the body {rule}, got {len(content)} bytes")
+    return np.frombuffer(content, "<f4").reshape(-1, width)
 
 
 async def _files(request: Request) -> list[bytes]:
-    """What the parts hold; their names are not looked at."""
-    async with request.form(max_files=MOST_ITEMS, max_fields=1) as form:
-        return [await part.read() for _, part in form.multi_items() if isinstance(part, UploadFile)]
+    """The contents of a form's files; their names are ignored."""
+    try:
+        async with request.form(max_files=MAX_ITEMS, max_fields=1) as form:
+            return [await part.read() for _, part in form.multi_items() if isinstance(part, UploadFile)]
+    except OSError as error:  # large parts are kept in temporary files
+        raise NoStorage(str(error)) from None
 
 
 def _pictures(files: Sequence[bytes]) -> list[Image.Image]:
+    """Decoded, of bounded size in all."""
     if not files:
         raise InputError("the body holds no picture")
-    pictures, room = [], MOST_PIXELS
+    pictures, room = [], MAX_PIXELS
     for number, content in enumerate(files, 1):
         try:
             pictures.append(images.decode(content, room))
@@ -162,31 +164,31 @@ def _pictures(files: Sequence[bytes]) -> list[Image.Image]:
     return pictures
 
 
-def _checked(given: np.ndarray, width: int) -> np.ndarray:
-    """Of the model's width, finite as float32."""
-    if given.shape[1] != width:
-        raise InputError(f"vectors must have {width} numbers, as the model's have, got {given.shape[1]}")
+def _checked(numbers: np.ndarray, width: int) -> np.ndarray:
+    """N,D float32 of the model's width, all finite."""
+    if numbers.shape[1] != width:
+        raise InputError(f"vectors must have {width} numbers, as the model's have, got {numbers.shape[1]}")
     with np.errstate(over="ignore"):
-        vectors = given.astype(np.float32)
+        vectors = numbers.astype(np.float32)
     if not np.isfinite(vectors).all():
         raise InputError("vectors must be finite: no NaN, nothing beyond float32")
     return vectors
 
 
-def _label(served: Served, given: object) -> Label:
-    """As typed, of the type of the model's labels. What could be a step in a path or a control sequence is refused."""
-    text = str(given).strip()
-    strange = text in (".", "..") or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
-    if strange or not 1 <= len(text) <= LONGEST_LABEL:
+def _label(model: LoadedModel, value: object) -> Label:
+    """Of the type of the model's labels. What could be a step in a path or a control sequence is refused."""
+    text = str(value).strip()
+    refused = text in (".", "..") or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
+    if refused or not 1 <= len(text) <= LONGEST_LABEL:
         raise InputError(f"a label must be 1 to {LONGEST_LABEL} visible characters, got {text[:20]!r}")
-    label = served.label(text)
-    if not isinstance(label, str) and (not math.isfinite(label) or abs(label) > EXACT):
+    label = model.parse_label(text)
+    if not isinstance(label, str) and (not math.isfinite(label) or abs(label) > MAX_INTEGER):
         raise InputError(f"a label must be a number from -2^53 to 2^53, got {text[:20]!r}")
     return label
 
 
-def picture(image: np.ndarray | None) -> str | None:
-    """A small PNG that a page shows without asking for it."""
+def data_url(image: np.ndarray | None) -> str | None:
+    """An image as a PNG within a URL."""
     if image is None:
         return None
     file = io.BytesIO()

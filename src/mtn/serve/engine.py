@@ -1,45 +1,48 @@
-"""Questions that arrive together -> one pass of the model; a model learned elsewhere takes the place of the one before.
+"""Queries that arrive together -> one pass of the model; jobs of the journal -> a new model that replaces the old one.
 
-The file knows nothing of HTTP.
+Nothing here depends on HTTP.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from mtn.classifier import Id, Label, MTNClassifier, asked
-from mtn.commands import about
+from mtn.classifier import Id, Label, MTNClassifier, as_queries
 from mtn.errors import InputError
 from mtn.evidence import Evidence
 from mtn.serve import observe
-from mtn.serve.journal import TRIES, Job, Journal
-from mtn.serve.worker import Lesson, Outcome, Worker
+from mtn.serve.journal import MAX_TRIES, MAX_WAITING, Job, Journal, NoStorage
+from mtn.serve.worker import Outcome, Supervisor, TeachingBatch
 
-MOST_ROWS = 1024
-"""Vectors of a request, and of a pass."""
-MOST_WAITING = 8 * MOST_ROWS
-"""Vectors that wait for a pass: beyond this, nothing more is taken."""
+MAX_ROWS = 1024
+"""Vectors of a request."""
+PASS_ROWS = 64
+"""Vectors of a pass: a request of one vector waits for two passes at most, however large the others are."""
+MAX_WAITING_ROWS = 8 * MAX_ROWS
+"""Vectors that wait for a pass: beyond this, requests are refused."""
 TOP = 5
 """Classes of an answer."""
-UNDO = 10.0
-"""Seconds in which forgetting a class can be undone."""
-PAUSE = 1.0
-"""Seconds before what was hindered is tried again."""
+UNDO_SECONDS = 10.0
+"""In which forgetting a class can be undone."""
+RETRY_SECONDS = 1.0
+"""Before jobs that were hindered are tried again, and before the disk is looked at again."""
 
 
-Takes = Literal["vectors", "images", "texts"]
-TAKES: dict[str | None, Takes] = {None: "vectors", "image": "images", "text": "texts"}
+InputKind = Literal["vectors", "images", "texts"]
+INPUT_KINDS: dict[str | None, InputKind] = {None: "vectors", "image": "images", "text": "texts"}
 
 
 class Busy(Exception):
-    """Too many questions wait already."""
+    """Too many queries wait already."""
 
 
 class Answer(NamedTuple):
@@ -58,194 +61,271 @@ class Explanation(NamedTuple):
     unknown: bool
 
 
-class Progress(NamedTuple):
-    """How far the lesson is that goes on."""
+class JobProgress(NamedTuple):
+    """How far a job is that is being done."""
 
     doing: str = "starting"
     done: int = 0
     of: int = 1
 
 
-class Served:
-    """A classifier that stays as it is, and what is asked of it often. It may have been taught nothing yet."""
+class LoadedModel:
+    """A classifier that stays as it is, with what is read from it often. It may have been taught nothing yet."""
 
-    def __init__(self, folder: Path) -> None:
-        self.classifier = MTNClassifier.load(folder)
+    def __init__(self, folder: Path, encoder: str | None = None, milvus: str | None = None) -> None:
+        self.classifier = MTNClassifier.load(folder, encoder, milvus)
         reader = self.classifier.reader()
-        self.takes: Takes = TAKES[reader.kind]
+        self.takes: InputKind = INPUT_KINDS[reader.kind]
         self.taught = self.classifier.__sklearn_is_fitted__()
-        self.width: int = self.classifier.n_features_in_ if self.taught else reader.any().dimension
-        self.labels: list[Label] = self.classifier.classes_.tolist() if self.taught else []
-        known = about(self.classifier)["classes"] if self.taught else []
-        self.counts: dict[Label, int] = {one["label"]: one["exemplars"] for one in known}
+        self.width: int = self.classifier.n_features_in_ if self.taught else reader.requested_encoder().dimension
+        self.counts: dict[Label, int] = dict(self.classifier.state_.exemplar_counts()) if self.taught else {}
+        self.labels: list[Label] = list(self.counts)
+        self.history: list[dict[str, Any]] = self.classifier.history_ if self.taught else []
+        self.thumbnails: dict[Id, np.ndarray] = self.classifier.thumbnails_ if self.taught else {}
         if reader.kind is not None:
-            reader.load(reader.kind)  # now, and not when the first picture comes
+            reader.encoder_for(reader.kind)  # now, and not when the first picture comes
         if self.labels:
             self.answer(np.ones((1, self.width), np.float32))  # the first pass is a slow one
 
-    @cached_property
-    def thumbnails(self) -> dict[Id, np.ndarray]:
-        return self.classifier.thumbnails_
-
     @property
-    def history(self) -> list[dict[str, Any]]:
-        return self.classifier.history_ if self.taught else []
+    def encoder_name(self) -> str | None:
+        """Of the encoder that made the model's vectors."""
+        name: str | None = self.classifier.source_.get("encoder", {}).get("name")
+        return name
 
-    def label(self, text: str) -> Label:
-        """Of the type of the labels so far."""
-        return self.classifier._typed(text) if self.taught else text
+    def room(self) -> dict[str, Any]:
+        """Exemplars, and how many there may be, in total or of a class."""
+        if not self.taught:
+            return {"exemplars": 0, "total": self.classifier.memory, "per_class": None}
+        memory: dict[str, Any] = self.classifier.info()["memory"]
+        return memory
+
+    def parse_label(self, text: str) -> Label:
+        """A label of the type of the model's labels."""
+        return self.classifier.state_.parse_label(text) if self.taught else text
 
     def answer(self, x: np.ndarray) -> list[Answer]:
         """x is N,D."""
         if not self.taught:
             raise InputError("nothing has been taught yet")
-        shares, novelty = self.classifier.assess(asked(x))
+        probability, novelty = self.classifier.assess(as_queries(x))
         count = min(TOP, len(self.labels))
-        best = np.argpartition(-shares, count - 1, axis=1)[:, :count]
-        best = np.take_along_axis(best, np.argsort(-np.take_along_axis(shares, best, 1), axis=1, kind="stable"), 1)
+        best = np.argpartition(-probability, count - 1, axis=1)[:, :count]
+        order = np.argsort(-np.take_along_axis(probability, best, 1), axis=1, kind="stable")
+        best = np.take_along_axis(best, order, 1)
         return [
-            Answer([(self.labels[place], float(shares[row, place])) for place in best[row]], new, self.unknown(new))
-            for row, new in enumerate(novelty.tolist())
+            Answer(
+                [(self.labels[column], float(probability[row, column])) for column in best[row]],
+                value,
+                self.is_unknown(value),
+            )
+            for row, value in enumerate(novelty.tolist())
         ]
 
     def explain(self, x: np.ndarray) -> list[Explanation]:
+        """x is N,D."""
         if not self.taught:
             raise InputError("nothing has been taught yet")
         return [
-            Explanation(one, [self.thumbnails.get(near.id) for near in one.neighbours], self.unknown(one.novelty))
-            for one in self.classifier.explain(x)
+            Explanation(
+                evidence,
+                [self.thumbnails.get(neighbour.id) for neighbour in evidence.neighbours],
+                self.is_unknown(evidence.novelty),
+            )
+            for evidence in self.classifier.explain(x)
         ]
 
-    def unknown(self, novelty: float) -> bool:
-        return self.classifier.threshold_ is not None and novelty > self.classifier.threshold_
+    def is_unknown(self, novelty: float) -> bool:
+        """Whether a query of this novelty is like nothing the model knows."""
+        threshold = self.classifier.threshold_
+        return threshold is not None and novelty > threshold
 
 
-Asked = tuple[np.ndarray, asyncio.Future[Sequence[Any]]]
-"""Rows, and who waits for their answers."""
+@dataclass(eq=False)
+class PendingRequest:
+    """N,D rows that no pass has taken yet, the answers so far, and the future that waits for all of them."""
+
+    rows: np.ndarray
+    future: asyncio.Future[Sequence[Any]]
+    answers: list[Any] = field(default_factory=list)
 
 
-class Together:
-    """Rows that arrive while a pass runs go into the next one, together."""
+class RequestBatcher:
+    """Rows that arrive while a pass runs go into the next ones, together; all requests have equal shares of a pass."""
 
-    def __init__(self, ask: Callable[[np.ndarray], Sequence[Any]], thread: ThreadPoolExecutor) -> None:
-        self._ask, self._thread = ask, thread
-        self._waiting: list[Asked] = []
+    def __init__(self, run: Callable[[np.ndarray], Sequence[Any]], thread: ThreadPoolExecutor) -> None:
+        self._run_pass, self._thread = run, thread
+        self._waiting: list[PendingRequest] = []
         self._running: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return sum(len(rows) for rows, _ in self._waiting)
+        return sum(len(request.rows) for request in self._waiting)
 
     async def __call__(self, x: np.ndarray) -> Sequence[Any]:
-        if len(self) + len(x) > MOST_WAITING:
+        """The answers to N,D rows."""
+        if len(self) + len(x) > MAX_WAITING_ROWS:
             raise Busy
         future: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((x, future))
+        self._waiting.append(PendingRequest(x, future))
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         return await future
 
     async def _run(self) -> None:
-        while batch := self._next():
+        """Pass after pass, as long as requests wait."""
+        while shares := self._next_shares():
             try:
-                x = np.concatenate([rows for rows, _ in batch])
+                x = np.concatenate([rows for _, rows in shares])
                 observe.ROWS.observe(len(x))
-                answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, x)
+                answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._run_pass, x)
             except Exception as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
+                for request, _ in shares:
+                    if not request.future.done():
+                        request.future.set_exception(error)
             else:
-                for rows, future in batch:
-                    mine, answers = answers[: len(rows)], answers[len(rows) :]
-                    if not future.done():
-                        future.set_result(mine)
+                for request, rows in shares:
+                    request.answers += answers[: len(rows)]
+                    answers = answers[len(rows) :]
+                    if not len(request.rows) and not request.future.done():
+                        request.future.set_result(request.answers)
         self._running = None
 
-    def _next(self) -> list[Asked]:
-        """As many as fit into a pass, without those nobody waits for any more."""
-        batch: list[Asked] = []
-        rows = 0
-        while self._waiting and (not batch or rows + len(self._waiting[0][0]) <= MOST_ROWS):
-            one = self._waiting.pop(0)
-            if not one[1].done():
-                batch.append(one)
-                rows += len(one[0])
-        return batch
+    def _next_shares(self) -> list[tuple[PendingRequest, np.ndarray]]:
+        """Requests with their rows of the next pass, without those nobody waits for any more."""
+        self._waiting = [request for request in self._waiting if len(request.rows) and not request.future.done()]
+        room, shares = PASS_ROWS, []
+        for index, request in enumerate(self._waiting[:PASS_ROWS]):
+            share = room // (min(len(self._waiting), PASS_ROWS) - index)
+            shares.append((request, request.rows[:share]))
+            request.rows = request.rows[share:]
+            room -= len(shares[-1][1])
+        return shares
 
 
 class Engine:
-    """Answers, and learns what the journal owes."""
+    """Answers queries, and has the journal's jobs done."""
 
-    def __init__(self, folder: Path, journal: Journal, worker: Worker) -> None:
-        self.folder, self.journal, self.worker = folder, journal, worker
-        self.served = Served(folder)
-        self.progress: dict[str, Progress] = {}  # of the jobs that are being learned
+    def __init__(
+        self,
+        folder: Path,
+        journal: Journal,
+        supervisor: Supervisor,
+        encoder: str | None = None,
+        milvus: str | None = None,
+    ) -> None:
+        self.journal, self.supervisor = journal, supervisor
+        self.load_model = partial(LoadedModel, folder, encoder, milvus)
+        self.model = self.load_model()
+        self.progress: dict[str, JobProgress] = {}  # of the jobs that are being done, by id
         self.thread = ThreadPoolExecutor(1, "mtn-model")  # one pass at a time
+        self.parsing = asyncio.Semaphore(2)  # parts of JSON at a time: their threads share the interpreter with passes
         self.unpacking = asyncio.Semaphore(2)  # pictures are large: few requests at a time
-        self.answer = Together(lambda x: self.served.answer(x), self.thread)
-        self.explain = Together(lambda x: self.served.explain(x), self.thread)
-        self._news = asyncio.Event()
+        self.answer = RequestBatcher(lambda x: self.model.answer(x), self.thread)
+        self.explain = RequestBatcher(lambda x: self.model.explain(x), self.thread)
+        self._new_jobs = asyncio.Event()
         self._teaching: asyncio.Task[None] | None = None
+        self._suspects = 0  # of the jobs that wait, so many of the first have one that fails among them
+        self._disk_problem: str | None = None  # that hinders the jobs which are being done
+        self._disk_check: tuple[float, str | None] = (-math.inf, None)  # when, and what the problem was
 
     def start(self) -> None:
+        """Begin to do jobs."""
         self._teaching = asyncio.create_task(self._teach())
 
     async def stop(self) -> None:
+        """End at once; jobs that are not done stay in the journal."""
         if self._teaching is not None:
             self._teaching.cancel()
-        self.worker.stop()
+        self.supervisor.stop()
         self.thread.shutdown()
         self.journal.close()
 
-    def ready(self) -> bool:
-        return self._teaching is not None and not self._teaching.done() and self.worker.alive()
+    async def problem(self) -> str | None:
+        """Why it cannot answer and learn; None if it can."""
+        if self._teaching is None or self._teaching.done() or not self.supervisor.alive():
+            return "learning has stopped: start the service again"
+        checked, problem = self._disk_check
+        if time.monotonic() - checked >= RETRY_SECONDS:  # everybody may ask: the disk is not written more often
+            self._disk_check = time.monotonic(), problem
+            problem = await asyncio.to_thread(self._check_disk)
+            self._disk_check = time.monotonic(), problem
+        problem = self._disk_problem or problem
+        return None if problem is None else "the disk is full or cannot be written: learning goes on once it can be"
+
+    def _check_disk(self) -> str | None:
+        try:
+            self.journal.check_disk()
+        except NoStorage as error:
+            return str(error)
+        return None
 
     def wake(self) -> None:
-        """The journal has something new."""
-        self._news.set()
+        """The journal has a new job."""
+        self._new_jobs.set()
 
     async def _teach(self) -> None:
-        """Goes on whatever happens, a full disk for example, as long as there is a worker."""
-        while self.worker.alive():
+        """Goes on after any error, such as a full disk, as long as the supervisor process is alive."""
+        failed = False
+        while self.supervisor.alive():
             try:
+                if failed:
+                    await asyncio.to_thread(self.journal.reopen)
+                    failed, self._disk_problem = False, None
                 await self._next()
-            except Exception:
-                observe.log.exception("learning")
-                await asyncio.sleep(PAUSE)
-                await asyncio.to_thread(self.journal.reopen)
+            except Exception as error:
+                failed = True
+                if isinstance(error, NoStorage):
+                    self._disk_problem = str(error)
+                    observe.log_event("hindered", error=str(error))
+                else:
+                    observe.log.exception("learning")
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _next(self) -> None:
-        jobs = await asyncio.to_thread(self.journal.take)
+        """Do the jobs that are due, or wait for some."""
+        most = max(1, self._suspects // 2) if self._suspects else MAX_WAITING
+        jobs = await asyncio.to_thread(self.journal.take, most)
         if jobs:
             await self._do(jobs)
             return
         due = await asyncio.to_thread(self.journal.next_due)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), None if due is None else max(due - time.time(), 0.01))
-        self._news.clear()
+            await asyncio.wait_for(self._new_jobs.wait(), None if due is None else max(due - time.time(), 0.01))
+        self._new_jobs.clear()
 
     async def _do(self, jobs: list[Job]) -> None:
-        self.progress = {job.id: Progress() for job in jobs}
-        materials = [await asyncio.to_thread(self.journal.material, job) for job in jobs if job.forgets is None]
-        outcome = await asyncio.to_thread(self.worker.do, Lesson(jobs, materials), self._say)
+        self.progress = {job.id: JobProgress() for job in jobs}
+        samples = [await asyncio.to_thread(self.journal.samples, job) for job in jobs if job.forgets is None]
+        batch = TeachingBatch(jobs, samples)
+        outcome = await asyncio.to_thread(self.supervisor.run, batch, self._set_progress)
         while outcome.kind == "hindered":
-            observe.say("hindered", error=outcome.error)
-            await asyncio.sleep(PAUSE)
-            outcome = await asyncio.to_thread(self.worker.do, Lesson(jobs, materials), self._say)
+            self._disk_problem = outcome.error if outcome.by_disk else None
+            observe.log_event("hindered", error=outcome.error)
+            await asyncio.sleep(RETRY_SECONDS)
+            outcome = await asyncio.to_thread(self.supervisor.run, batch, self._set_progress)
+        self._disk_problem = None
         if outcome.kind == "done":
-            self.served = await asyncio.to_thread(Served, self.folder)
+            self.model = await asyncio.to_thread(self.load_model)
         await asyncio.to_thread(self._record, jobs, outcome)
         self.progress = {}
         observe.LESSONS.labels(outcome.kind).inc()
-        observe.say("lesson", jobs=[job.id for job in jobs], outcome=outcome.kind, error=outcome.error)
+        observe.log_event("lesson", jobs=[job.id for job in jobs], outcome=outcome.kind, error=outcome.error)
 
     def _record(self, jobs: list[Job], outcome: Outcome) -> None:
+        """Jobs that failed together are halved until the one that fails is found; that is tried a few times if it ended
+        its process."""
+        if outcome.kind == "done":
+            self._suspects = max(0, self._suspects - len(jobs))
+        else:
+            self._suspects = len(jobs) if len(jobs) > 1 else 0
         if outcome.kind == "done":
             self.journal.finish(jobs)
-        elif len(jobs) > 1 or (outcome.kind == "died" and jobs[0].tries + 1 < TRIES):
+        elif len(jobs) > 1:
+            self.journal.reopen()
+        elif outcome.kind == "died" and jobs[0].tries + 1 < MAX_TRIES:
             self.journal.retry(jobs)
         else:
             self.journal.fail(jobs[0], outcome.error)
 
-    def _say(self, doing: str, done: int, of: int) -> None:
-        self.progress = dict.fromkeys(self.progress, Progress(doing, done, of))
+    def _set_progress(self, doing: str, done: int, of: int) -> None:
+        self.progress = dict.fromkeys(self.progress, JobProgress(doing, done, of))

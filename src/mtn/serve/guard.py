@@ -1,4 +1,4 @@
-"""Who may come in, how much they may bring, how long they may stay; what every answer carries. An ASGI application."""
+"""Around the application: limits of size and time, hosts and origins, tokens, and headers of every answer (ASGI)."""
 
 import asyncio
 import hmac
@@ -8,6 +8,7 @@ import re
 import secrets
 import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -23,12 +24,17 @@ from mtn.serve import observe
 
 Right = Literal["read", "teach"]
 
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 """Of a request's body."""
-MOST_SECONDS = 30.0
+MAX_SECONDS = 30.0
 """From a request's head to the end of its answer."""
-SHORTEST = 16
-"""Characters of a token."""
+IDLE_SECONDS = 10.0
+"""Between two parts of a body."""
+MAX_DISCARDED = 4 * MAX_BYTES
+"""Bytes of a body that nobody needs any more, read so that its client can read the answer."""
+DISCARD_SECONDS = 10.0
+SHORTEST_TOKEN = 16
+"""In characters."""
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -51,11 +57,11 @@ class Tokens:
     rights: tuple[tuple[bytes, Right], ...] = ()
 
     def allow(self, given: str | None, right: Right) -> None:
-        """An error unless the token has the right. Every token is compared in full: time tells nothing."""
+        """An error unless the token has the right. Every token is compared in full: the time taken reveals nothing."""
         if not self.rights:
             return
         digest = sha256((given or "").encode()).digest()
-        held = {one for own, one in self.rights if hmac.compare_digest(own, digest)}
+        held = {granted for known, granted in self.rights if hmac.compare_digest(known, digest)}
         if not held:
             raise HTTPException(401, "a token is needed: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
         if right == "teach" and "teach" not in held:
@@ -75,16 +81,18 @@ def read_tokens(file: Path) -> Tokens:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if len(words) != 2 or words[0] not in ("read", "teach") or len(words[1]) < SHORTEST:
-            rule = f"must be `read TOKEN` or `teach TOKEN`, a token at least {SHORTEST} characters long"
+        if len(words) != 2 or words[0] not in ("read", "teach") or len(words[1]) < SHORTEST_TOKEN:
+            rule = f"must be `read TOKEN` or `teach TOKEN`, a token at least {SHORTEST_TOKEN} characters long"
             raise InputError(f"--token-file: {file}, line {number}: {rule}")
-        rights.append((sha256(words[1].encode()).digest(), words[0]))  # type: ignore[arg-type]
+        right: Right = "read" if words[0] == "read" else "teach"
+        rights.append((sha256(words[1].encode()).digest(), right))
     if not rights:
         raise InputError(f"--token-file: {file} holds no token")
     return Tokens(tuple(rights))
 
 
 def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -92,6 +100,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _part(url: str, part: str) -> str:
+    """A part of a URL as `urlsplit` names it; empty if there is none."""
     try:
         return getattr(urlsplit(url), part) or ""
     except ValueError:
@@ -99,7 +108,7 @@ def _part(url: str, part: str) -> str:
 
 
 class Guard:
-    """Around the application, so that nothing it sends or raises goes out as it is."""
+    """An ASGI application around another one: nothing that one sends or raises goes out unchecked."""
 
     def __init__(self, app: ASGIApp, loopback: bool) -> None:
         self.app, self.loopback = app, loopback
@@ -109,56 +118,81 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        visit = Visit(scope, receive, send)
+        exchange = Exchange(scope, receive, send)
         error: BaseException | None = None
         start = time.perf_counter()
         try:
-            self._check(visit.headers)
-            async with asyncio.timeout(MOST_SECONDS):
-                await self.app(scope, visit.receive, visit.send)
+            self._check(exchange.headers)
+            async with asyncio.timeout(MAX_SECONDS):
+                await self.app(exchange.scope, exchange.receive, exchange.send)
         except HTTPException as refused:
-            await visit.refuse(refused.status_code, refused.detail)
+            await exchange.refuse(refused.status_code, refused.detail)
         except TimeoutError:
-            await visit.refuse(503 if visit.whole else 408, f"this took longer than {MOST_SECONDS:.0f} seconds")
+            await exchange.refuse(503 if exchange.received else 408, f"this took longer than {MAX_SECONDS:.0f} seconds")
         except Exception as unexpected:
             error = unexpected
-            await visit.refuse(500, "something went wrong here")
+            await exchange.refuse(500, "something went wrong here")
         finally:
-            observe.request(visit.facts(), start, error)
+            observe.log_request(exchange.facts(), start, error)
 
     def _check(self, headers: Headers) -> None:
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self.loopback and not is_loopback(_part(f"//{host}", "hostname")):  # a name that was bent to us
+        if self.loopback and ("@" in host or not is_loopback(_part(f"//{host}", "hostname"))):  # DNS rebinding
             raise HTTPException(421, "this service answers to its loopback address only")
-        if origin is not None and _part(origin, "netloc") != host:  # another site's page in somebody's browser
+        if origin is not None and _part(origin, "netloc") != host:  # a page of another site
             raise HTTPException(403, "pages of other sites may not use this service")
         length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > MOST_BYTES:
-            raise HTTPException(413, f"a body may have at most {MOST_BYTES} bytes")
+        if length.isdecimal() and int(length) > MAX_BYTES:
+            raise HTTPException(413, f"a body may have at most {MAX_BYTES} bytes")
 
 
-class Visit:
+class Exchange:
     """One request, and the answer to it."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope, self._receive, self._send = scope, receive, send
+        self._receive, self._send = receive, send
         self.headers = Headers(scope=scope)
         given = self.headers.get("x-request-id", "")
         self.id = given if re.fullmatch(r"[\w-]{1,64}", given, re.ASCII) else secrets.token_hex(8)
-        scope["state"] = {**scope.get("state", {}), "request_id": self.id}
+        self._method: str = scope["method"]
+        answered_as = "GET" if self._method == "HEAD" else self._method  # uvicorn leaves out the body of the answer
+        self.scope = {**scope, "method": answered_as, "state": {**scope.get("state", {}), "request_id": self.id}}
         self._bytes, self._status = 0, 0
-        self.whole = False  # the body has come
+        self.received = False  # the whole body
 
     async def receive(self) -> Message:
-        message = await self._receive()
-        self._bytes += len(message.get("body", b""))
-        self.whole = not message.get("more_body", False)
-        if self._bytes > MOST_BYTES:
-            raise HTTPException(413, f"a body may have at most {MOST_BYTES} bytes")
+        """A part of the request; an error if the body is too large or its client has fallen silent."""
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                message = await self._next_part()
+        except TimeoutError:
+            raise HTTPException(408, f"nothing has come for {IDLE_SECONDS:.0f} seconds") from None
+        if self._bytes > MAX_BYTES:
+            raise HTTPException(413, f"a body may have at most {MAX_BYTES} bytes")
         return message
 
+    async def _next_part(self) -> Message:
+        message = await self._receive()
+        self._bytes += len(message.get("body", b""))
+        self.received = not message.get("more_body", False)
+        return message
+
+    async def _discard_rest(self) -> None:
+        """Read what is left of the body: a connection closed before would be reset, and the answer lost with it.
+
+        A client that waits for 100 Continue has sent no body yet, and one that fell silent will send no more.
+        """
+        awaits_continue = "expect" in self.headers and not self._bytes
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while not self.received and not awaits_continue and self._bytes <= MAX_DISCARDED:
+                    await self._next_part()
+
     async def send(self, message: Message) -> None:
+        """A part of the answer, with the headers of every answer."""
         if message["type"] == "http.response.start":
+            if message["status"] != 408:
+                await self._discard_rest()
             self._status = message["status"]
             headers = MutableHeaders(scope=message)
             for name, value in (HEADERS | {"x-request-id": self.id}).items():
@@ -166,7 +200,7 @@ class Visit:
         await self._send(message)
 
     async def refuse(self, status: int, error: str) -> None:
-        """Unless an answer is on its way already."""
+        """Answer with an error, unless an answer has begun already."""
         if self._status:
             return
         body = json.dumps({"error": error, "request": self.id}).encode()
@@ -176,6 +210,6 @@ class Visit:
 
     def facts(self) -> dict[str, Any]:
         """For the log: the route, never the path, which may name a class."""
-        method, route = self._scope["method"], getattr(self._scope.get("route"), "path", "none")
-        known = method if method in METHODS else "other"
-        return {"request": self.id, "method": known, "route": route, "status": self._status, "bytes": self._bytes}
+        method = self._method if self._method in METHODS else "other"
+        route = getattr(self.scope.get("route"), "path", "none")
+        return {"request": self.id, "method": method, "route": route, "status": self._status, "bytes": self._bytes}

@@ -1,13 +1,14 @@
-"""What was accepted <-> SQLite: a job is synced to disk before its answer leaves, its samples until they are learned.
+"""Accepted jobs <-> SQLite: a job is synced to disk before its answer is sent, its samples stay until they are learned.
 
 Jobs are done in the order in which they fall due: those that teach at once, those that forget when the time to undo
-them is over. The file knows nothing of models; whether a job was learned before a kill is told by the model itself.
+them is over. Nothing here depends on models; whether a job was learned before a kill is recorded in the model itself.
 """
 
 import hashlib
 import json
 import secrets
 import sqlite3
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,19 +21,19 @@ import numpy as np
 from mtn.classifier import Label
 from mtn.errors import InputError
 
-State = Literal["waiting", "running", "done", "failed", "undone"]
+JobState = Literal["waiting", "running", "done", "failed", "undone"]
 
-MOST_WAITING = 256
+MAX_WAITING = 256
 """Jobs: beyond this nothing more is accepted."""
-MOST_AT_ONCE = 4096
-"""Samples of the jobs that are learned in one go."""
-TRIES = 3
-"""A job that ends the worker so often is not tried again."""
-KEPT = 7 * 24 * 3600
-"""Seconds for which a finished job can be asked for, and its key is known."""
+MAX_BATCH = 4096
+"""Samples of the jobs that are learned in one call."""
+MAX_TRIES = 3
+"""A job that has ended the worker process so often is not tried again."""
+KEPT_SECONDS = 7 * 24 * 3600
+"""For which a finished job can be looked up, and its key is known."""
 
-NOTHING = "vectors = NULL, thumbnails = NULL, labels = (SELECT json_group_array(NULL) FROM json_each(labels))"
-"""What is left of samples: how many they were."""
+ERASED = "vectors = NULL, thumbnails = NULL, labels = (SELECT json_group_array(NULL) FROM json_each(labels))"
+"""Of samples, only their number is kept."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY,
@@ -53,17 +54,27 @@ CREATE INDEX IF NOT EXISTS open_jobs ON jobs (due, number) WHERE state IN ('wait
 """
 
 
-class Full(Exception):
-    """Too much waits already."""
+DISK_ERRORS = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+"""What SQLite reports of a disk that is full or cannot be written."""
+PROBE_BYTES = 2**20
+"""Written to find out whether the disk has room."""
 
 
-class Reused(Exception):
-    """The key came with something else before."""
+class NoStorage(Exception):
+    """The disk is full or cannot be written."""
+
+
+class JournalFull(Exception):
+    """Too many jobs are waiting."""
+
+
+class KeyReused(Exception):
+    """The idempotency key came with another request before."""
 
 
 @dataclass(frozen=True)
-class Material:
-    """N samples to learn, and their pictures where there are any."""
+class LabelledSamples:
+    """N samples to learn, with pictures if they were made from pictures."""
 
     vectors: np.ndarray  # N,D float32
     labels: list[Label]
@@ -75,10 +86,10 @@ class Material:
 
 @dataclass(frozen=True)
 class Job:
-    """One thing to do: learn some samples, or forget a class."""
+    """A request to learn samples, or to forget a class."""
 
     id: str
-    state: State
+    state: JobState
     due: float
     tries: int
     error: str | None
@@ -87,45 +98,51 @@ class Job:
 
 
 class Journal:
-    """One connection, used by one thread at a time; its folder belongs to one server."""
+    """The jobs of a server. One connection, used by one thread at a time; its folder belongs to one server."""
 
     def __init__(self, file: Path) -> None:
-        self._lock = RLock()
+        self._lock, self._folder = RLock(), file.parent
         try:
             self._db = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
             # What is deleted is overwritten: a class that is forgotten is in no file.
             for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
                 self._db.execute(f"PRAGMA {pragma}").fetchall()
             self._db.executescript(SCHEMA)
+            if (verdict := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise InputError(f"{file} is damaged, or not a journal of mtn: {verdict}")
             self.reopen()
+        except NoStorage as error:
+            raise InputError(f"{file} cannot be written: {error}") from None
         except sqlite3.DatabaseError as error:
-            raise InputError(f"{file} is not a journal of mtn: {error}") from None
+            problem = "cannot be written" if _is_of_disk(error) else "is damaged, or not a journal of mtn"
+            raise InputError(f"{file} {problem}: {error}") from None
         self._db.row_factory = sqlite3.Row
 
     def close(self) -> None:
+        """Close the file."""
         with self._lock:
             self._db.close()
 
-    # ---- accepted
+    # ---- accept jobs
 
-    def learn(self, material: Material, key: str | None = None, digest: str | None = None) -> Job:
-        """On disk when this returns. The same key with the same digest is the same job."""
+    def learn(self, samples: LabelledSamples, key: str | None = None, digest: str | None = None) -> Job:
+        """A job that is on disk when this returns. The same key with the same digest is the same job."""
         with self._lock:
             if known := self._keyed(key, digest):
                 return known
             self._check_room()
-            images = material.thumbnails
+            images = samples.thumbnails
             number = self._write(
                 "INSERT INTO jobs (id, key, digest, state, due, labels, vectors, thumbnails, shape)"
                 " VALUES (?, ?, ?, 'waiting', ?, ?, ?, ?, ?)",
-                *(secrets.token_hex(8), key, digest, time.time(), json.dumps(material.labels)),
-                *(material.vectors.astype("<f4").tobytes(), None if images is None else images.tobytes()),
+                *(secrets.token_hex(8), key, digest, time.time(), json.dumps(samples.labels)),
+                *(samples.vectors.astype("<f4").tobytes(), None if images is None else images.tobytes()),
                 None if images is None else json.dumps(images.shape[1:]),
             )
             return _job(self._rows("WHERE number = ?", number)[0])
 
     def forget(self, label: Label, delay: float) -> Job:
-        """Asked for again while it can be undone, it is the same job."""
+        """A job that forgets a class after a delay in seconds; while one is waiting, it is the same job."""
         with self._lock:
             if waiting := self._forgetting(label):
                 return waiting
@@ -137,7 +154,7 @@ class Journal:
             return _job(self._rows("WHERE number = ?", number)[0])
 
     def undo(self, label: Label) -> Job | None:
-        """The job that forgets a class, if it had not begun."""
+        """Undo the job that forgets a class; None if it has begun, or there is none."""
         with self._lock:
             waiting = self._forgetting(label)
             if waiting is None:
@@ -145,73 +162,89 @@ class Journal:
             self._write("UPDATE jobs SET state = 'undone' WHERE id = ?", waiting.id)
             return self.find(waiting.id)
 
-    # ---- done
+    # ---- do jobs
 
-    def take(self) -> list[Job]:
-        """What is to be done now: all that teaches, or one that forgets; a job that went wrong before is alone."""
+    def take(self, most: int = MAX_WAITING) -> list[Job]:
+        """The jobs to do now: at most `most` that teach, or one that forgets; one that failed alone is tried alone."""
         with self._lock:
             open_ = self._rows("WHERE state = 'waiting' AND due <= ? ORDER BY due, number", time.time())
             taken = open_[:1]
             alone = not taken or taken[0]["forgets"] is not None or taken[0]["tries"]
             total = sum(map(_count, taken))
-            for row in [] if alone else open_[1:]:
+            for row in [] if alone else open_[1:most]:
                 total += _count(row)
-                if row["forgets"] or row["tries"] or row["shape"] != taken[0]["shape"] or total > MOST_AT_ONCE:
+                if row["forgets"] or row["tries"] or row["shape"] != taken[0]["shape"] or total > MAX_BATCH:
                     break
                 taken.append(row)
             jobs = [_job(row) for row in taken]
             self._change(jobs, "state = 'running'")
             return jobs
 
-    def material(self, job: Job) -> Material:
+    def samples(self, job: Job) -> LabelledSamples:
+        """What a job teaches."""
         with self._lock:
             (row,) = self._db.execute("SELECT labels, vectors, thumbnails, shape FROM jobs WHERE id = ?", (job.id,))
         vectors = np.frombuffer(row["vectors"], "<f4").reshape(len(job.labels), -1)
         if row["shape"] is None:
-            return Material(vectors, job.labels)
+            return LabelledSamples(vectors, job.labels)
         shape = json.loads(row["shape"])
-        return Material(vectors, job.labels, np.frombuffer(row["thumbnails"], np.uint8).reshape(-1, *shape))
+        return LabelledSamples(vectors, job.labels, np.frombuffer(row["thumbnails"], np.uint8).reshape(-1, *shape))
 
     def finish(self, jobs: Sequence[Job]) -> None:
-        """Their samples are the model's now; of a class that is forgotten, nothing stays here either."""
+        """The jobs are done: their samples are erased, and with a forgotten class everything that is recorded of it."""
         with self._lock:
-            self._change(jobs, f"state = 'done', {NOTHING}")
+            self._change(jobs, f"state = 'done', {ERASED}")
             for job in jobs:
                 if job.forgets is not None:
                     labelled = "EXISTS (SELECT 1 FROM json_each(jobs.labels) WHERE value = ?)"
-                    self._write(f"UPDATE jobs SET {NOTHING} WHERE state = 'failed' AND {labelled}", job.forgets)
+                    self._write(f"UPDATE jobs SET {ERASED} WHERE state = 'failed' AND {labelled}", job.forgets)
                     self._write("UPDATE jobs SET forgets = 'null' WHERE forgets = ?", json.dumps(job.forgets))
-            self._write("DELETE FROM jobs WHERE state IN ('done', 'failed', 'undone') AND due < ?", time.time() - KEPT)
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._write(
+                "DELETE FROM jobs WHERE state IN ('done', 'failed', 'undone') AND due < ?", time.time() - KEPT_SECONDS
+            )
+            self._write("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def retry(self, jobs: Sequence[Job]) -> None:
-        """Each alone, later."""
+        """Let jobs wait again, each to be tried alone from now on."""
         self._change(jobs, "state = 'waiting', tries = tries + 1")
 
     def fail(self, job: Job, error: str) -> None:
-        """Its samples stay here."""
+        """A job will not be tried again; its samples are kept."""
         self._write("UPDATE jobs SET state = 'failed', error = ? WHERE id = ?", error, job.id)
 
     def reopen(self) -> None:
-        """What was begun and not finished waits again."""
+        """Let jobs that were begun and not finished wait again."""
         self._write("UPDATE jobs SET state = 'waiting' WHERE state = 'running'")
 
-    # ---- looked at
+    # ---- look up
 
     def find(self, id: str) -> Job | None:
+        """The job of this id."""
         return next(map(_job, self._rows("WHERE id = ?", id)), None)
 
     def forgetting(self) -> dict[Label, float]:
-        """Classes that will be forgotten, and when."""
+        """Labels of classes that will be forgotten, and when (seconds since 1970)."""
         rows = self._rows("WHERE state IN ('waiting', 'running') AND forgets IS NOT NULL")
         return {json.loads(row["forgets"]): row["due"] for row in rows}
 
+    def check_disk(self) -> None:
+        """An error unless something can be written beside the journal."""
+        try:
+            with tempfile.TemporaryFile(dir=self._folder, buffering=0) as file:
+                file.write(bytes(PROBE_BYTES))
+                if file.tell() < PROBE_BYTES:
+                    raise NoStorage("No space left on device")
+        except OSError as error:
+            raise NoStorage(error.strerror or str(error)) from None
+
     def waiting(self) -> int:
+        """The number of jobs that are not finished."""
         with self._lock:
-            found = self._db.execute("SELECT count(*) FROM jobs WHERE state IN ('waiting', 'running')").fetchone()
-            return int(found[0])
+            row = self._db.execute("SELECT count(*) FROM jobs WHERE state IN ('waiting', 'running')").fetchone()
+            return int(row[0])
 
     def next_due(self) -> float | None:
+        """When the next job falls due (seconds since 1970); None without one."""
         with self._lock:
             due = self._db.execute("SELECT min(due) FROM jobs WHERE state = 'waiting'").fetchone()[0]
             return None if due is None else float(due)
@@ -220,40 +253,53 @@ class Journal:
         return next(map(_job, self._rows("WHERE state = 'waiting' AND forgets = ?", json.dumps(label))), None)
 
     def _keyed(self, key: str | None, digest: str | None) -> Job | None:
-        found = self._rows("WHERE key = ?", key) if key is not None else []
-        if found and found[0]["digest"] != digest:
-            raise Reused
-        return _job(found[0]) if found else None
+        rows = self._rows("WHERE key = ?", key) if key is not None else []
+        if rows and rows[0]["digest"] != digest:
+            raise KeyReused
+        return _job(rows[0]) if rows else None
 
     def _check_room(self) -> None:
-        if self.waiting() >= MOST_WAITING:
-            raise Full
+        if self.waiting() >= MAX_WAITING:
+            raise JournalFull
 
     def _change(self, jobs: Sequence[Job], change: str) -> None:
         ids = json.dumps([job.id for job in jobs])
         self._write(f"UPDATE jobs SET {change} WHERE id IN (SELECT value FROM json_each(?))", ids)
 
-    def _rows(self, rest: str, *values: Any) -> list[sqlite3.Row]:
-        what = "number, id, state, due, tries, error, forgets, labels, shape, digest"
+    def _rows(self, condition: str, *values: Any) -> list[sqlite3.Row]:
+        """Jobs without their samples."""
+        columns = "number, id, state, due, tries, error, forgets, labels, shape, digest"
         with self._lock:
-            return self._db.execute(f"SELECT {what} FROM jobs {rest}", values).fetchall()
+            return self._db.execute(f"SELECT {columns} FROM jobs {condition}", values).fetchall()
 
     def _write(self, statement: str, *values: Any) -> int:
         """One statement, one transaction: synced when it returns."""
         with self._lock:
-            return int(self._db.execute(statement, values).lastrowid or 0)
+            try:
+                cursor = self._db.execute(statement, values)
+                cursor.fetchall()
+                return int(cursor.lastrowid or 0)
+            except sqlite3.OperationalError as error:
+                if not _is_of_disk(error):
+                    raise
+                raise NoStorage(str(error)) from None
 
 
-def digest(*parts: str | bytes) -> str:
-    """Tells one request from another."""
-    whole = hashlib.sha256()
+def _is_of_disk(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF in DISK_ERRORS  # the rest says more about it
+
+
+def request_digest(*parts: str | bytes) -> str:
+    """The SHA-256 of a request's parts: the same for the same request."""
+    total = hashlib.sha256()
     for part in parts:
         content = part.encode() if isinstance(part, str) else part
-        whole.update(len(content).to_bytes(8, "big") + content)
-    return whole.hexdigest()
+        total.update(len(content).to_bytes(8, "big") + content)
+    return total.hexdigest()
 
 
 def _count(row: sqlite3.Row) -> int:
+    """Samples of a job."""
     return len(json.loads(row["labels"]))
 
 

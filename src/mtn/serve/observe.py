@@ -1,4 +1,4 @@
-"""What happens -> log lines, one JSON object each, and figures for Prometheus."""
+"""Events -> log lines, one JSON object each, and figures for Prometheus."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ EXEMPLARS = Gauge("mtn_exemplars", "Samples remembered.", registry=REGISTRY)
 log = logging.getLogger("mtn.serve")
 
 
-class Line(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -41,18 +41,20 @@ class Line(logging.Formatter):
 def set_up() -> None:
     """All loggers, uvicorn's too, write lines to standard error; an answer is logged by the guard alone."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Line())
+    handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.captureWarnings(True)
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-def say(event: str, **facts: Any) -> None:
+def log_event(event: str, **facts: Any) -> None:
+    """One line about something other than a request."""
     log.info(event, extra={"facts": facts})
 
 
-def request(facts: dict[str, Any], start: float, error: BaseException | None) -> None:
-    """One line and one count an answer; `error` is what nobody expected."""
+def log_request(facts: dict[str, Any], start: float, error: BaseException | None) -> None:
+    """One line and one count for each answer; `error` is an exception that nothing handles."""
     seconds = time.perf_counter() - start
     SECONDS.labels(facts["method"], facts["route"], facts["status"]).observe(seconds)
     level = logging.ERROR if error else logging.INFO

@@ -1,12 +1,15 @@
-"""A job -> a new model on disk, in a process of its own that gives way to everything else.
+"""Jobs -> a new model on disk, in a process of its own that gives way to everything else.
 
-The nurse is forked before the server has threads, and forks a process for each lesson: it starts at once, its memory
-is the system's again when it ends, and whatever ends it ends nothing else. If the server goes, so do they.
+The supervisor process is forked before the server has threads, and forks a worker process for each batch of jobs: that
+starts at once, its memory is the system's again when it ends, and a crash of it ends nothing else. If the server ends,
+so do they.
 """
 
+import errno
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -18,161 +21,193 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from mtn import store
 from mtn.classifier import MTNClassifier
-from mtn.errors import InputError, Passing
-from mtn.inputs import Inputs
-from mtn.progress import Progress
-from mtn.serve.journal import Job, Material
+from mtn.classifier.saving import release_unsaved
+from mtn.data.inputs import Inputs
+from mtn.errors import InputError, UnavailableError
+from mtn.runtime.progress import Progress
+from mtn.serve import observe
+from mtn.serve.journal import Job, LabelledSamples
+from mtn.storage.model_folder import hold_model_folder
 
 NICENESS = 10
-"""A tenth of what the server gets where both want the same core."""
-EVERY = 0.1
-"""Seconds between two words of progress."""
+"""Of the worker process: it gets a tenth of what the server gets where both want the same core."""
+PROGRESS_SECONDS = 0.1
+"""Between two messages of progress."""
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 _forking = multiprocessing.get_context("fork")
 
 
-class Lesson(NamedTuple):
-    """Jobs that are done in one go, with what those that teach have to teach."""
+class TeachingBatch(NamedTuple):
+    """Jobs that are done in one call: those that teach with their samples, or one that forgets, without any."""
 
     jobs: Sequence[Job]
-    materials: Sequence[Material]
+    samples: Sequence[LabelledSamples]
 
 
 class Outcome(NamedTuple):
-    """How a lesson ended: refused, because of what was to be learned; hindered, by something that may pass."""
+    """How a batch ended: refused, because of its samples; hindered, by what may pass; died, with its process."""
 
     kind: Literal["done", "refused", "hindered", "died"]
     error: str = ""
+    by_disk: bool = False
 
 
-class Gone(Exception):
-    """There is no worker any more."""
+class SupervisorGone(Exception):
+    """The supervisor process has ended."""
 
 
-class Worker:
-    """The server's end."""
+class Supervisor:
+    """The server's handle of the supervisor process."""
 
-    def __init__(self, folder: Path) -> None:
-        self._pipe, theirs = _forking.Pipe()
-        self._nurse = _forking.Process(target=_nurse, args=(theirs, self._pipe, folder), name="mtn-nurse")
-        self._nurse.start()
-        theirs.close()
+    def __init__(self, folder: Path, milvus: str | None = None) -> None:
+        self._pipe, other_end = _forking.Pipe()
+        arguments = (other_end, self._pipe, folder, milvus)
+        self._process = _forking.Process(target=_supervise, args=arguments, name="mtn-supervisor")
+        self._process.start()
+        other_end.close()
 
-    def do(self, lesson: Lesson, say: Progress) -> Outcome:
+    def run(self, batch: TeachingBatch, progress: Progress) -> Outcome:
         """Returns when the model on disk has changed, or will not."""
         outcome = Outcome("died", "learning broke off")
         try:
-            self._pipe.send(lesson)
-            while (told := self._pipe.recv()) is not None:
-                if isinstance(told, Outcome):
-                    outcome = told
+            self._pipe.send(batch)
+            while (message := self._pipe.recv()) is not None:
+                if isinstance(message, Outcome):
+                    outcome = message
                 else:
-                    say(*told)
+                    progress(*message)
         except (EOFError, OSError):
-            raise Gone from None
+            raise SupervisorGone from None
         return outcome
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> "Supervisor":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def alive(self) -> bool:
-        return self._nurse.is_alive()
+        """Whether batches can still be run."""
+        return self._process.is_alive()
 
     def stop(self) -> None:
-        """Whatever it is at: what it has not done it will do when the server is started again."""
+        """End both processes at once: jobs that are not done are done when the server is started again."""
         with suppress(OSError):
             self._pipe.send(None)
-        self._nurse.join()
+        self._process.join()
 
 
-def _nurse(pipe: Connection, servers: Connection, folder: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the server decides
-    servers.close()  # else the pipe would not end with the server
-    while (lesson := _next(pipe)) is not None:
-        pupil = _forking.Process(target=_study, args=(pipe, folder, lesson), name="mtn-lesson")
-        pupil.start()
-        if pipe in wait([pipe, pupil.sentinel]):  # the server is gone, or wants to go
-            pupil.kill()
+def _supervise(pipe: Connection, servers_end: Connection, folder: Path, milvus: str | None) -> None:
+    """The supervisor process: a worker process for each batch, until the server stops it or ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the server decides
+    servers_end.close()  # else the pipe would not end with the server
+    while (batch := _receive(pipe)) is not None:
+        worker = _forking.Process(target=_work, args=(pipe, folder, batch, milvus), name="mtn-worker")
+        worker.start()
+        if pipe in wait([pipe, worker.sentinel]):  # the server has ended, or wants to end
+            worker.kill()
             return
-        pupil.join()
-        pipe.send(None)
+        worker.join()
+        with suppress(OSError):  # the server may have ended: then nothing more is received
+            pipe.send(None)
 
 
-def _next(pipe: Connection) -> Lesson | None:
+def _receive(pipe: Connection) -> TeachingBatch | None:
+    """The next batch; None when there will be no more."""
     try:
-        lesson: Lesson | None = pipe.recv()
+        batch: TeachingBatch | None = pipe.recv()
     except (EOFError, OSError):
         return None
-    return lesson
+    return batch
 
 
-def _study(pipe: Connection, folder: Path, lesson: Lesson) -> None:
+def _work(pipe: Connection, folder: Path, batch: TeachingBatch, milvus: str | None) -> None:
+    """The worker process."""
+    threading.Thread(target=_end_with_server, args=(pipe,), daemon=True).start()
     os.nice(NICENESS)
     torch.set_num_threads(1)
-    pipe.send(change(folder, lesson, _seldom(pipe)))
+    try:
+        pipe.send(apply_batch(folder, batch, _throttled(pipe), milvus))
+    except ConnectionError:  # the server has ended
+        pass
+    except Exception:
+        observe.log.exception("learning broke off")
 
 
-def change(folder: Path, lesson: Lesson, say: Progress) -> Outcome:
+def _end_with_server(pipe: Connection) -> None:
+    """End this process as soon as the server or the supervisor process has ended, or the server wants to end."""
+    supervisor = multiprocessing.parent_process()
+    assert supervisor is not None
+    wait([pipe, supervisor.sentinel])
+    os._exit(1)
+
+
+def apply_batch(folder: Path, batch: TeachingBatch, progress: Progress, milvus: str | None = None) -> Outcome:
     """Load, learn or forget, save. The moment model.json is renamed, the jobs are done: it names them."""
     try:
-        with store.hold(folder):
-            classifier = MTNClassifier.load(folder)
+        with hold_model_folder(folder):
+            classifier = MTNClassifier.load(folder, milvus=milvus)
             try:
-                changed = _teach(classifier, lesson, say) if lesson.materials else _forget(classifier, lesson.jobs[0])
-            except Passing:
+                changed = _teach(classifier, batch, progress) if batch.samples else _forget(classifier, batch.jobs[0])
+            except UnavailableError:
                 raise
             except InputError as error:
                 return Outcome("refused", str(error))
             if changed:
                 classifier.save(folder)
-            else:
-                classifier._learner.memory.settle()  # a kill, or a lost server, came between saving and this
+            elif classifier.__sklearn_is_fitted__():
+                release_unsaved(classifier.state_)  # a kill, or a lost server, came between saving and this
     except (InputError, OSError) as error:  # a lock, a full disk, a lost server
-        return Outcome("hindered", str(error))
+        return Outcome("hindered", str(error), _is_of_disk(error) or _is_of_disk(error.__context__))
     return Outcome("done")
 
 
+def _is_of_disk(error: BaseException | None) -> bool:
+    """Whether a disk is full or cannot be written."""
+    return isinstance(error, OSError) and error.errno in DISK_ERRORS
+
+
 def _forget(classifier: MTNClassifier, job: Job) -> bool:
+    """Whether the classifier changed."""
     assert job.forgets is not None
-    if job.forgets not in classifier.classes_.tolist():  # a kill came between saving and the journal's word of it
+    if job.forgets not in classifier.classes_.tolist():  # a kill came between saving and the journal's entry of it
         return False
     classifier.forget(job.forgets)
     return True
 
 
-def _teach(classifier: MTNClassifier, lesson: Lesson, say: Progress) -> bool:
-    """Each job once: those that the model's history names were learned before a kill."""
+def _teach(classifier: MTNClassifier, batch: TeachingBatch, progress: Progress) -> bool:
+    """Whether the classifier changed. Jobs that its history names were learned before a kill: each is learned once."""
     learned = {job for entry in getattr(classifier, "history_", ()) for job in entry.get("jobs", ())}
-    new = [(job, part) for job, part in zip(*lesson, strict=True) if job.id not in learned]
+    new = [(job, samples) for job, samples in zip(*batch, strict=True) if job.id not in learned]
     if not new:
         return False
-    images = [part.thumbnails for _, part in new if part.thumbnails is not None]
-    classifier.progress = say
+    images = [samples.thumbnails for _, samples in new if samples.thumbnails is not None]
+    classifier.progress = progress
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one sample are welcome
         classifier.partial_fit(
-            Inputs(np.concatenate([part.vectors for _, part in new]), source=classifier.source_),
-            [label for _, part in new for label in part.labels],
-            ids=[f"{job.id}-{place}" for job, part in new for place in range(len(part))],
+            Inputs(np.concatenate([samples.vectors for _, samples in new]), source=classifier.source_),
+            [label for _, samples in new for label in samples.labels],
+            ids=[f"{job.id}-{row}" for job, samples in new for row in range(len(samples))],
             thumbnails=np.concatenate(images) if images else None,
         )
     classifier.progress = False
-    classifier.history_[-1]["jobs"] = [job.id for job, _ in new]
+    classifier.annotate(jobs=[job.id for job, _ in new])
     return True
 
 
-def _seldom(pipe: Connection) -> Progress:
-    said = 0.0
+def _throttled(pipe: Connection) -> Progress:
+    """Sends progress, but not at every step."""
+    latest = 0.0
 
-    def say(what: str, done: int, of: int) -> None:
-        nonlocal said
-        if time.monotonic() - said >= EVERY or done == of:
-            said = time.monotonic()
+    def send(what: str, done: int, of: int) -> None:
+        nonlocal latest
+        if time.monotonic() - latest >= PROGRESS_SECONDS or done == of:
+            latest = time.monotonic()
             pipe.send((what, done, of))
 
-    return say
+    return send

@@ -1,0 +1,209 @@
+"""Queries -> neighbours -> scores, each from one state of a classifier."""
+
+import threading
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from mtn import calibration, inference
+from mtn.classifier.labels import kind_of
+from mtn.classifier.state import ClassifierState
+from mtn.errors import InputError
+from mtn.evidence import Evidence, Neighbour
+from mtn.neighbours import Retrieval, nearest
+from mtn.samples import Samples
+
+SEARCH_MULTIPLE, SCORE_MULTIPLE = 4, 16
+"""Queries are searched and scored in multiples of these: matrix products of fewer rows round differently, and an answer
+must not depend on what else is asked."""
+
+MAX_SCORES = 2**26
+"""Scores computed at once: 256 MB of float32."""
+
+_PREPARING = threading.Lock()
+"""Held while caches of a memory are filled: two threads must not build one index at the same time."""
+
+
+# ---- validate
+
+
+def validate(state: ClassifierState, X: Any, estimator: str) -> Samples:
+    """N,D numbers -> queries, checked by scikit-learn against the features of the state.
+
+    `estimator` is the name in scikit-learn's messages.
+    """
+    checker = _checker(estimator)()
+    checker.n_features_in_ = state.feature_count
+    if state.feature_names is not None:
+        checker.feature_names_in_ = state.feature_names
+    return as_queries(validate_data(checker, X, reset=False, dtype=[np.float64, np.float32]))
+
+
+def validate_training(
+    state: ClassifierState | None, X: Any, y: Any, estimator: str
+) -> tuple[np.ndarray, np.ndarray, int, np.ndarray | None]:
+    """N,D samples and N labels, checked against the state, or of any features without one.
+
+    Returns both with the number of features and their names.
+    """
+    checker = _checker(estimator)()
+    if state is not None:
+        checker.n_features_in_ = state.feature_count
+        if state.feature_names is not None:
+            checker.feature_names_in_ = state.feature_names
+    X, y = validate_data(checker, X, y, reset=state is None, dtype=[np.float64, np.float32])
+    return X, y, checker.n_features_in_, getattr(checker, "feature_names_in_", None)
+
+
+@cache
+def _checker(name: str) -> Any:
+    """An estimator that has nothing but features: scikit-learn's checks read them from an estimator and write them
+    to it, and the classifier itself may be taught by another thread meanwhile."""
+    return type(name, (ClassifierMixin, BaseEstimator), {})
+
+
+def as_queries(x: np.ndarray) -> Samples:
+    """N,D finite numbers, as many as the model's vectors have -> queries that are not validated again."""
+    unlabelled = torch.full((len(x),), -1)
+    return Samples(x, np.arange(len(x)), unlabelled, unlabelled)
+
+
+def portions(state: ClassifierState, samples: Samples) -> Iterator[Samples]:
+    """So many queries at a time that their scores fit into MAX_SCORES."""
+    size = max(SCORE_MULTIPLE, MAX_SCORES // len(state.names) // SCORE_MULTIPLE * SCORE_MULTIPLE)
+    for rows in samples.chunks(size):
+        yield samples.select(torch.arange(rows.start, rows.stop))
+
+
+# ---- neighbours
+
+
+def neighbours(state: ClassifierState, samples: Samples, *, wanted: bool = False) -> Retrieval | None:
+    """The neighbours of each query if the method scores with them, or if they are `wanted` and there are any."""
+    if not (state.uses_neighbours or (wanted and len(state.memory))):
+        return None
+    return nearest_exemplars(state, samples, state.learner.config.method.k)
+
+
+def nearest_exemplars(state: ClassifierState, samples: Samples, k: int) -> Retrieval:
+    """The k nearest exemplars of each query."""
+    prepare(state)
+    padded = samples.select(_padded(len(samples), SEARCH_MULTIPLE))
+    return nearest(padded, state.memory, k, state.device).of(slice(0, len(samples)))
+
+
+def prepare(state: ClassifierState) -> None:
+    """Fill the memory's caches for searching: the vectors as columns, or the index of a large memory."""
+    with _PREPARING:
+        state.memory.prepare_for_queries()
+
+
+# ---- scores
+
+
+def scores(state: ClassifierState, samples: Samples, retrieval: Retrieval | None) -> Tensor:
+    """N,C in the order of the sorted labels."""
+    return scores_by_arrival(state, samples, retrieval).index_select(1, state.columns)
+
+
+def scores_by_arrival(state: ClassifierState, samples: Samples, retrieval: Retrieval | None) -> Tensor:
+    """N,C in the order in which classes arrived, -inf for a forgotten one."""
+    padded = _padded(len(samples), SCORE_MULTIPLE)
+    near = retrieval.of(padded) if retrieval is not None and state.uses_neighbours else None
+    chunks = inference.scores(state.learner.method, samples.select(padded), near)
+    z = torch.cat([chunk.cpu() for _, chunk in chunks])[: len(samples)]
+    z[:, state.forgotten] = -torch.inf
+    return z
+
+
+def _padded(count: int, multiple: int) -> Tensor:
+    """Rows of `count` samples, the first ones repeated at the end, up to a multiple."""
+    return torch.arange(-(-count // multiple) * multiple) % count
+
+
+# ---- what follows from scores
+
+
+def probabilities(state: ClassifierState, z: Tensor) -> np.ndarray:
+    """N,C scores -> N,C."""
+    return calibration.probabilities(z, state.temperature).numpy()
+
+
+def oddness(z: Tensor, retrieval: Retrieval | None) -> Tensor:
+    """N,2: the two signs of novelty."""
+    similarity = torch.zeros(len(z), 0) if retrieval is None else retrieval.similarity.cpu()
+    return calibration.oddness(z, similarity)
+
+
+def novelty(state: ClassifierState, z: Tensor, retrieval: Retrieval | None) -> np.ndarray:
+    """N: the higher, the less a query is like any known class."""
+    return calibration.novelty(oddness(z, retrieval), state.usual).numpy()
+
+
+def predict(state: ClassifierState, samples: Samples, unknown: Any = None) -> np.ndarray:
+    """N labels; with `unknown`, that label where the novelty is above the threshold."""
+    best: list[np.ndarray] = []
+    new: list[np.ndarray] = []
+    for portion in portions(state, samples):
+        retrieval = neighbours(state, portion, wanted=unknown is not None)
+        z = scores(state, portion, retrieval)
+        best.append(z.argmax(1).numpy())
+        if unknown is not None:
+            new.append(novelty(state, z, retrieval))
+    labels: np.ndarray = state.classes()[np.concatenate(best)]
+    if unknown is None:
+        return labels
+    if state.threshold is None:
+        name = state.learner.config.method.name
+        raise InputError(f"unknown: method {name!r} keeps no exemplars to tell by what is unknown")
+    one_type = kind_of(unknown) == state.label_kind
+    mixed = labels.astype(np.result_type(labels, np.asarray(unknown)) if one_type else object)
+    mixed[np.concatenate(new) > state.threshold] = unknown
+    return mixed
+
+
+@torch.no_grad()
+def explain(state: ClassifierState, samples: Samples) -> list[Evidence]:
+    """The answer to each query with the neighbours it rests on."""
+    retrieval = neighbours(state, samples, wanted=True)
+    z = scores(state, samples, retrieval)
+    best = calibration.probabilities(z, state.temperature).max(1)
+    new, classes = novelty(state, z, retrieval), state.classes()
+    near: list[list[Neighbour]] = [[] for _ in range(len(samples))]
+    if retrieval is not None:
+        near = _neighbour_evidence(state, samples, retrieval)
+    return [
+        Evidence(classes[int(best.indices[row])].item(), float(best.values[row]), float(new[row]), near[row])
+        for row in range(len(samples))
+    ]
+
+
+def _neighbour_evidence(state: ClassifierState, samples: Samples, retrieval: Retrieval) -> list[list[Neighbour]]:
+    """The neighbours of each query, nearest first, with similarities and attention."""
+    method, ids, class_indices = state.learner.method, state.ids(), state.memory.y.tolist()
+    near: list[list[Neighbour]] = []
+    for rows in samples.chunks():
+        batch = retrieval[rows]
+        evidence = method.evidence(samples.x(rows).to(state.device), batch) if state.uses_neighbours else None
+        after, attention = (None, None) if evidence is None else (part.tolist() for part in evidence)
+        for query, positions in enumerate(retrieval.index[rows].tolist()):
+            near.append(
+                [
+                    Neighbour(
+                        ids[position],
+                        state.names[class_indices[position]],
+                        float(batch.similarity[query, rank]),
+                        None if after is None else after[query][rank],
+                        None if attention is None else attention[query][rank],
+                    )
+                    for rank, position in enumerate(positions)
+                    if position >= 0
+                ]
+            )
+    return near

@@ -1,0 +1,280 @@
+"""A state of a classifier -> the next one. The given state stays as it is: what changes is changed on copies."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from mtn import calibration, recipes
+from mtn.classifier import queries
+from mtn.classifier.labels import Id, Label, LabelKind, check_labels
+from mtn.classifier.state import UNIT, ClassifierState
+from mtn.config import Config
+from mtn.errors import InputError
+from mtn.images import are_pixels
+from mtn.runtime import rng
+from mtn.runtime.progress import Progress, bar, silent
+from mtn.samples import Samples
+from mtn.search import make_store, new_location
+from mtn.stream import Task
+from mtn.training import Learner
+
+MOST_ASSESSED, FEWEST_ASSESSED = 1000, 100
+"""Samples that calibration and the accuracy before learning look at, at the most: the cost of a call stays bounded.
+Beyond 16 000 classes they are fewer, but no fewer than the second number."""
+
+_RANDOM = threading.RLock()
+"""Held while torch's random state, which all threads share, is seeded and drawn from: classifiers that learn in several
+threads take turns, and each learns what it would have learned alone."""
+
+
+def new_state(
+    config: Config,
+    label_kind: LabelKind,
+    feature_count: int,
+    feature_names: np.ndarray | None,
+    source: dict[str, Any],
+    uri: str | None = None,
+) -> ClassifierState:
+    """A state that knows no class yet; its exemplars will be in Milvus at the URI, if one is given."""
+    store = None if uri is None else make_store(config.memory, (feature_count,), new_location(uri))
+    with isolated_random_state():
+        learner = Learner(config, feature_count, store=store)
+    return ClassifierState(learner, label_kind, feature_count, feature_names, source)
+
+
+@contextmanager
+def isolated_random_state() -> Iterator[None]:
+    """Leave torch's random state as it was, and keep other learning threads away from it meanwhile."""
+    with _RANDOM, torch.random.fork_rng(devices=[]):
+        yield
+
+
+# ---- learning
+
+
+def learn(
+    state: ClassifierState,
+    X: np.ndarray,
+    labels: Sequence[Label],
+    ids: Any,
+    thumbnails: Any,
+    *,
+    progress: bool | Progress,
+    false_alarms: float,
+) -> ClassifierState:
+    """Learn N,D samples of known classes and of new ones."""
+    own_ids, images = _check_ids(state, ids, len(X)), _check_thumbnails(thumbnails, len(X))
+    task, names = _next_task(state, X, labels)
+    known = len(state.columns)
+    accuracy = _accuracy(state, task.train.select(task.train.y < task.old), len(names)) if known else None
+    with isolated_random_state(), shown_progress(progress) as report:
+        # a learner that has learned nothing is in no other state
+        learner = _copy_of(state.learner) if state.stops else state.learner
+        learner.learn_task(task, report)
+        numbers = task.train.id.tolist()
+        taught = replace(
+            state,
+            learner=learner,
+            names=names,
+            stops=(*state.stops, len(names)),
+            arrived=state.arrived + len(X),
+            own_ids={**state.own_ids, **dict(zip(numbers, own_ids or [], strict=False))},
+            thumbnails={**state.thumbnails, **dict(zip(numbers, images, strict=False))},
+        )
+        taught = _calibrated(_without_leftovers(taught), task, false_alarms)
+    entry = {"samples": len(X), "new_classes": task.new, "classes": known + task.new, "accuracy_before": accuracy}
+    return replace(taught, history=(*state.history, entry))
+
+
+def _copy_of(learner: Learner) -> Learner:
+    """A learner that shares nothing with the given one that is changed in place."""
+    twin = learner.copy()
+    twin.memory.store = twin.memory.store.detached()
+    return twin
+
+
+def _next_task(state: ClassifierState, X: np.ndarray, labels: Sequence[Label]) -> tuple[Task, tuple[Label | None, ...]]:
+    """The samples as a task, and the names of all classes, new ones in sorted order behind those there are."""
+    index = {name: class_index for class_index, name in enumerate(state.names) if name is not None}
+    new = sorted(set(labels) - index.keys())
+    index |= {name: len(state.names) + position for position, name in enumerate(new)}
+    names = (*state.names, *new)
+    y = torch.tensor([index[label] for label in labels])
+    numbers = torch.arange(state.arrived, state.arrived + len(X))
+    # a method that keeps all samples must not keep the caller's array
+    kept = X.copy() if state.learner.method.needs.memory == "everything" else X
+    samples = Samples(kept, np.arange(len(X)), y, numbers)
+    task = Task(
+        len(state.stops),
+        tuple(slice(*ends) for ends in zip([0, *state.stops], [*state.stops, len(names)], strict=True)),
+        tuple(map(str, new)),
+        samples,
+        samples.select(torch.zeros(0, dtype=torch.long)),
+    )
+    return task, names
+
+
+def _accuracy(state: ClassifierState, samples: Samples, classes: int) -> float | None:
+    """On samples of known classes; None without any."""
+    if not len(samples):
+        return None
+    samples = _assessed(state, samples, classes)
+    z = queries.scores_by_arrival(state, samples, queries.neighbours(state, samples))
+    return float((z.argmax(1) == samples.y).double().mean())
+
+
+def _calibrated(state: ClassifierState, task: Task, false_alarms: float) -> ClassifierState:
+    """With temperature and threshold, fitted on exemplars held out of training, or on all if the method holds none."""
+    learner = state.learner
+    known = learner.memory.samples()
+    if learner.past:
+        known = Samples.join(learner.past)
+    elif len(known):
+        held = learner.method.held_out(task, learner.memory)
+        known = known.select(held) if held.any() else known
+    state = replace(state, temperature=1.0, threshold=None, usual=UNIT)
+    if not len(known):
+        return state
+    known = _assessed(state, known, len(state.names))
+    retrieval = queries.neighbours(state, known, wanted=True)
+    z = queries.scores_by_arrival(state, known, retrieval)
+    present = [index for index, name in enumerate(state.names) if name is not None]
+    if len(present) > 1:
+        position = torch.full((len(state.names),), -1)
+        position[present] = torch.arange(len(present))
+        state = replace(state, temperature=calibration.temperature(z[:, present], position[known.y]))
+    z = z.index_select(1, state.columns)
+    state = replace(state, usual=calibration.usual(queries.oddness(z, retrieval)))
+    return replace(state, threshold=calibration.threshold(queries.novelty(state, z, retrieval), false_alarms))
+
+
+def _assessed(state: ClassifierState, samples: Samples, classes: int) -> Samples:
+    """A random selection of bounded size, the same at every call."""
+    most = min(MOST_ASSESSED, max(FEWEST_ASSESSED, queries.MAX_SCORES // 4 // classes))
+    if len(samples) <= most:
+        return samples
+    drawn = torch.randperm(len(samples), generator=rng.generator(state.learner.config.seed, "held out"))
+    return samples.select(drawn[:most].sort().values)
+
+
+def _without_leftovers(state: ClassifierState) -> ClassifierState:
+    """Ids and thumbnails of what is remembered alone."""
+    if not state.own_ids and not state.thumbnails:
+        return state
+    numbers = set(state.memory.id.tolist())
+    return replace(
+        state,
+        own_ids={number: id for number, id in state.own_ids.items() if number in numbers},
+        thumbnails={number: image for number, image in state.thumbnails.items() if number in numbers},
+    )
+
+
+@contextmanager
+def shown_progress(progress: bool | Progress) -> Iterator[Progress]:
+    """The function to report to: the caller's, a bar on the terminal, or one that does nothing."""
+    if not isinstance(progress, bool):
+        yield progress
+    elif not progress:
+        yield silent
+    else:
+        with bar(Console(stderr=True)) as report:
+            yield report
+
+
+# ---- corrections
+
+
+def annotate(state: ClassifierState, facts: dict[str, Any]) -> ClassifierState:
+    """Add facts to the latest entry of the history."""
+    return replace(state, history=(*state.history[:-1], {**state.history[-1], **facts}))
+
+
+def forget(state: ClassifierState, label: Label) -> ClassifierState:
+    """Drop a class: its exemplars, its rows in the weights, its name."""
+    class_index = state.class_index(label)
+    learner = _copy_of(state.learner)
+    learner.forget(class_index)
+    return _without_leftovers(replace(state, learner=learner, names=_renamed(state, class_index, None)))
+
+
+def rename(state: ClassifierState, old: Label, new: Label) -> ClassifierState:
+    """Give a class another label of the same type."""
+    class_index = state.class_index(old)
+    new = new.item() if isinstance(new, np.generic) else new
+    if type(new).__name__ != state.label_kind:
+        raise InputError(f"new must be of the same type as the labels ({state.label_kind}), got {new!r}")
+    if new in state.names:
+        raise InputError(f"new must not be the label of another class, got {new!r}")
+    check_labels([new], _renamed(state, class_index, None))
+    return replace(state, names=_renamed(state, class_index, new))
+
+
+def _renamed(state: ClassifierState, class_index: int, new: Label | None) -> tuple[Label | None, ...]:
+    return (*state.names[:class_index], new, *state.names[class_index + 1 :])
+
+
+def remove_exemplar(state: ClassifierState, id: Id) -> ClassifierState:
+    """Take one sample out of the memory."""
+    row = state.exemplar_row(id)
+    learner = _copy_of(state.learner)
+    learner.memory.remove(torch.arange(len(learner.memory)) == row)
+    learner.refresh()
+    return _without_leftovers(replace(state, learner=learner))
+
+
+def relabel_exemplar(state: ClassifierState, id: Id, label: Label) -> ClassifierState:
+    """Give a remembered sample the label of another known class."""
+    row, class_index = state.exemplar_row(id), state.class_index(label)
+    learner = _copy_of(state.learner)
+    learner.memory.relabel(row, class_index)
+    learner.refresh()
+    return replace(state, learner=learner)
+
+
+def move_memory(state: ClassifierState, uri: str | None) -> ClassifierState:
+    """Put the exemplars into a new collection in Milvus, or with None into this process."""
+    place = {"store": "exact" if uri is None else "milvus", "uri": uri}
+    config = recipes.with_changes(state.learner.config, memory=place)
+    memory = state.memory.moved(make_store(config.memory, (state.feature_count,)))
+    return replace(state.with_memory(memory), folder=None)  # the folder it was saved to has the old collection
+
+
+# ---- checks
+
+
+def _check_ids(state: ClassifierState, ids: Any, count: int) -> list[Id] | None:
+    """The caller's ids of N samples; None where running numbers do."""
+    if ids is None:
+        clash = set(state.own_ids.values()) & set(range(state.arrived, state.arrived + count))
+        if clash:
+            raise InputError(f"ids must be given: the running number {min(clash, key=str)} is one of yours already")
+        return None
+    own: list[Id] = [id.item() if isinstance(id, np.generic) else id for id in ids]
+    if len(own) != count:
+        raise InputError(f"ids must be one a sample, {count}, got {len(own)}")
+    for id in own:
+        if not isinstance(id, str | int) or isinstance(id, bool):
+            raise InputError(f"ids must be strings or integers, got {id!r}")
+    taken = set(own) & set(state.ids())
+    if taken or len(set(own)) < len(own):
+        twice = min(taken, key=str) if taken else next(id for id in own if own.count(id) > 1)
+        raise InputError(f"ids must be different from each other and from those remembered, got {twice!r} twice")
+    return own
+
+
+def _check_thumbnails(thumbnails: Any, count: int) -> list[np.ndarray]:
+    """A copy of each of N images."""
+    if thumbnails is None:
+        return []
+    images = np.asarray(thumbnails)
+    if not are_pixels(images):
+        raise InputError(f"thumbnails must be uint8 of shape N,H,W or N,H,W,3, got {images.dtype} {images.shape}")
+    if len(images) != count:
+        raise InputError(f"thumbnails must be one a sample, {count}, got {len(images)}")
+    return [image.copy() for image in images]

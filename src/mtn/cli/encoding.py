@@ -1,0 +1,78 @@
+"""The commands that prepare data and encoders: vectors of images or sentences, arrays on disk, weights."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mtn.cli.output import list_skipped, progress_bar, resumable
+
+LISTED = 20
+"""Skipped samples that are printed; manifest.json has all of them."""
+
+Strict = Annotated[bool, typer.Option("--strict", help="Fail if anything cannot be read.")]
+
+
+def convert(
+    npz: Annotated[Path, typer.Argument(help="An .npz file of x_train, y_train, x_test, y_test.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of .npy files to make.")],
+) -> None:
+    """Turn an .npz into a folder of .npy files, which is read from disk as needed instead of loaded whole."""
+    from mtn.data import arrays
+
+    arrays.unpack(npz, folder)
+    typer.echo(f"{folder}/: {', '.join(sorted(file.name for file in folder.iterdir()))}")
+
+
+def extract(
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA...", help="Folders, zips, a table; LAYOUT:PATH names a layout.")
+    ],
+    encoder: Annotated[str, typer.Option(metavar="NAME", help="What makes vectors of images or sentences.")],
+    out: Annotated[Path, typer.Option(metavar="STORE", help="The folder to make; an unfinished one is resumed.")],
+    strict: Strict = False,
+) -> None:
+    """Turn images or sentences into vectors on disk, which are taken wherever vectors are."""
+    from mtn import encoders
+    from mtn.data import extraction, sources
+    from mtn.runtime import distributed
+
+    start = time.perf_counter()
+    with resumable(out), progress_bar() as progress:
+        listing = sources.open_source(data).list_items(progress)
+        extracted = extraction.extract(listing, encoders.load_encoder(encoder), out, progress)
+    distributed.barrier()
+    if distributed.rank():
+        return
+    list_skipped([*listing.notes, *extracted.skipped[:LISTED]])
+    if len(extracted.skipped) > LISTED:
+        typer.echo(f"left out: {len(extracted.skipped) - LISTED} more, listed in {out / 'manifest.json'}", err=True)
+    classes, skipped = len(set(listing.labels)), len(extracted.skipped)
+    typer.echo(f"{out}: {extracted.rows} vectors of {classes} classes, {skipped} left out")
+    done, seconds, clock = len(listing) - extracted.before, time.perf_counter() - start, extracted.clock
+    if done:
+        waiting = clock.waiting / max(clock.waiting + clock.working, 1e-9)
+        rate = f"{seconds:.1f} s, {done / seconds:.0f} a second"
+        typer.echo(f"{rate}; the encoder waited {100 * waiting:.0f} % of its time")
+    if strict and extracted.skipped:
+        raise typer.Exit(1)
+
+
+def convert_simclr(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="SOURCE", help="A TensorFlow checkpoint, its variables as .npz, or a PyTorch port."),
+    ],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="TARGET", help="The .safetensors file to write; else in the cache folder.")
+    ] = None,
+) -> None:
+    """Make the weights of the encoder simclr-r50 of a published checkpoint."""
+    from mtn.encoders import simclr
+
+    if target is None:
+        target = simclr.default_path()
+        target.parent.mkdir(parents=True, exist_ok=True)
+    simclr.convert_weights(source, target)
+    typer.echo(f"{target}: the encoder simclr-r50 of {source}")

@@ -1,0 +1,181 @@
+"""The commands that measure methods on a stream of tasks: run, compare, reproduce, recipes."""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import mtn
+from mtn.cli.output import resumable
+from mtn.errors import InputError, closest
+from mtn.experiments.paper.targets import TARGETS, TIME_LIMIT
+
+LIMIT = TIME_LIMIT / 60
+"""Minutes that a run of `mtn reproduce` may be expected to take."""
+
+Recipe = Annotated[str, typer.Argument(help="A shipped name (see `mtn recipes`) or a .toml file.")]
+Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Result folder; an unfinished one is resumed.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes at once; as many as there are cores if unset.")]
+
+
+def run(recipe: Recipe, set_: Set = [], out: Out = None) -> None:  # noqa: B006 (typer copies it)
+    """Run one method through a stream of tasks."""
+    from rich.console import Console
+
+    from mtn.experiments import report
+    from mtn.runtime import distributed
+    from mtn.runtime.progress import bar
+
+    console, config = Console(), mtn.recipe(recipe, set_)
+    folder = out or Path("runs") / f"{_stem(recipe)}-{_stem(config.method.name)}-seed{config.seed}-{config.digest()}"
+    with resumable(folder), bar(console) as progress:
+        result = mtn.run(config, folder, progress)
+    distributed.barrier()
+    if distributed.rank():
+        return
+    report.write([result], folder, "result")
+    console.print(report.rich_tasks(result), report.rich_table([result]))
+    typer.echo(f"{folder}/: result.json, result.md, curve.png, curve.svg")
+
+
+def compare(
+    recipe: Recipe,
+    methods: Annotated[str, typer.Option(help="Names, separated by commas, or all.")] = "mtn,ssil,knn",
+    seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0",
+    orders: Annotated[
+        str | None, typer.Option(help="Class orders as in stream.order, separated by commas; unset: the recipe's.")
+    ] = None,
+    jobs: Jobs = None,
+    set_: Set = [],  # noqa: B006
+    out: Out = None,
+) -> None:
+    """Run several methods with several seeds and class orders and put them side by side."""
+    from rich.console import Console
+
+    from mtn.experiments import report
+    from mtn.methods import METHODS
+    from mtn.recipes import with_changes
+    from mtn.runtime.progress import bar
+
+    console, config = Console(), mtn.recipe(recipe, set_)
+    names = list(METHODS) if methods == "all" else _list(methods, "--methods")
+    numbers = [_seed(text) for text in _list(seeds, "--seeds")]
+    class_orders = None if orders is None else [_order(text) for text in _list(orders, "--orders")]
+    first = {"order": class_orders[0]} if class_orders else {}
+    digest = with_changes(config, seed=0, stream=first).with_method_name("any").digest()
+    folder = out or Path("runs") / f"{_stem(recipe)}-compare-{digest}"
+
+    def print_result(result: dict[str, Any]) -> None:
+        cell = f"{result['method']} seed {result['seed']}, class order {result['config']['stream']['order']}"
+        average, seconds = result["average_incremental_accuracy"], sum(result["seconds"].values())
+        console.print(f"{cell}: average incremental accuracy {average:.1f} % ({seconds:.0f} s)", highlight=False)
+
+    with resumable(folder), bar(console) as progress:
+        results = mtn.compare(config, names, numbers, folder, progress, print_result, jobs, class_orders)
+    report.write(results, folder, "results")
+    console.print(report.rich_table(results))
+    typer.echo(f"{folder}/: results.json, results.md, curve.png, curve.svg")
+
+
+def reproduce(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{', '.join(TARGETS)}, or all.")],
+    data: Annotated[str, typer.Option(metavar="DATA", help="As stream.data, or with --encoder as `mtn extract`.")],
+    encoder: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Makes vectors of images or sentences first.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0,1,2",
+    fast: Annotated[bool, typer.Option("--fast", help="Small sizes: to see it work, not to reproduce.")] = False,
+    limit: Annotated[
+        float, typer.Option(metavar="MINUTES", min=0, help="A run expected to take longer is left out.")
+    ] = LIMIT,
+    also: Annotated[
+        list[str],
+        typer.Option(metavar="NAME", help="Run this one all the same: neighbours/large/10; * fits any; repeatable."),
+    ] = [],  # noqa: B006
+    jobs: Jobs = None,
+    out: Out = None,
+) -> None:
+    """Make the paper's tables and figures on other data: a folder of them, and a page."""
+    from rich.console import Console
+
+    from mtn.experiments.paper import grid
+    from mtn.experiments.paper import reproduce as reproduction
+    from mtn.runtime.progress import bar
+
+    if target != "all" and target not in TARGETS:
+        raise InputError(f"TARGET: no {target!r}: {closest(target, [*TARGETS, 'all'])}")
+    numbers = [_seed(text) for text in _list(seeds, "--seeds")][: 1 if fast else None]
+    folder = out or Path("runs") / f"{_stem(Path(data).stem)}-reproduce{'-fast' if fast else ''}"
+    options = {"--data": data, "--encoder": encoder, "--seeds": ",".join(map(str, numbers)), "--out": str(folder)}
+    if limit != LIMIT:
+        options["--limit"] = f"{limit:g}"
+    given = [*options.items(), *(("--also", name) for name in also)]
+    words = [word for option, value in given if value for word in (option, value)] + ["--fast"] * fast
+    console = Console()
+    with resumable(folder), bar(console) as progress:
+        source = reproduction.prepare_data(data, encoder, folder, progress)
+        setup = grid.grid_setup(source.vectors, numbers, fast, source.images, progress)
+        command: Callable[[str], str] = lambda name: shlex.join(["mtn", "reproduce", name, *words])  # noqa: E731
+        title = f"{Path(data).name} ({encoder})" if encoder else None
+        page = reproduction.reproduce(
+            setup,
+            list(TARGETS) if target == "all" else [target],
+            reproduction.ReportOptions(folder, command, source.preview, title),
+            progress=progress,
+            on_line=lambda line: console.print(line, highlight=False, markup=False),
+            limit=60 * limit,
+            also=also,
+            jobs=jobs,
+        )
+    typer.echo(str(page))
+
+
+def recipes() -> None:
+    """List the recipes that come with the package, and the keys they are made of."""
+    from rich.console import Console
+
+    from mtn.recipes import keys, option_owners, recipe_header, recipe_names
+
+    console = Console()
+    for name in recipe_names():
+        console.print(f"[bold]{name}[/]  {recipe_header(name).splitlines()[0]}", highlight=False, soft_wrap=True)
+    console.print("\nkeys: " + ", ".join(keys()), highlight=False)
+    for option, methods in option_owners().items():
+        console.print(f"method.{option}: an option of {', '.join(methods)}", highlight=False)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run,
+    "compare": compare,
+    "reproduce": reproduce,
+    "recipes": recipes,
+}
+
+
+def _stem(name: str) -> str:
+    """A recipe's or method's name as part of a folder's name."""
+    return re.sub(r"[^\w.-]+", "-", name.removesuffix(".toml").strip("./"))
+
+
+def _list(text: str, option: str) -> list[str]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise InputError(f"{option} needs at least one value")
+    if len(set(items)) < len(items):
+        raise InputError(f"{option} names a value twice: {text}")
+    return items
+
+
+def _order(text: str) -> int | str:
+    """A number, or else a file, as in stream.order."""
+    return int(text) if text.removeprefix("-").isdecimal() else text
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise InputError(f"--seeds takes whole numbers from 0 on, got {text!r}")
+    return int(text)

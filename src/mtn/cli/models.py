@@ -1,0 +1,348 @@
+"""The commands on a model's folder: each calls MTNClassifier between reading its arguments and printing."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mtn.cli.output import list_skipped, percent, print_json, print_line, print_table, progress_bar, rounded
+from mtn.errors import InputError
+
+if TYPE_CHECKING:
+    from mtn.classifier import Label, MTNClassifier
+    from mtn.data.inputs import Inputs
+
+FIGURES = (".png", ".svg")
+DRAWN = 50
+"""Queries of a figure at the most: further ones would not fit into a PNG."""
+TEACHING = (
+    "An .npz, .csv or .parquet file, a folder of .npy files, a store of mtn extract, "
+    "a folder or zip of images with a sub-folder a class, a .json file of sentences, "
+    "or the name of a data set (glyphs-200, glyphs-1k)."
+)
+"""mtn.data.sources.LABELLED, which would load torch."""
+ASKING = (
+    "Each an image, a sentence, an .npy, .npz, .csv, .parquet or .txt file, a folder of .npy files, "
+    "a store of mtn extract, or a folder of images."
+)
+"""mtn.data.sources.UNLABELLED, which would load torch."""
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder.")]
+Asked = Annotated[list[str], typer.Argument(metavar="INPUT...", help=ASKING)]
+Encoder = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="What makes vectors of images or sentences; of an old model, where it is now."),
+]
+Method = Annotated[str | None, typer.Option(help="Of a new model: a name of the methods table.")]
+Exemplars = Annotated[int | None, typer.Option(help="Of a new model: exemplars it may remember.")]
+Settings = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Of a new model: any key of a recipe; repeatable.")
+]
+Milvus = Annotated[
+    str | None, typer.Option(metavar="URI", help="Of the Milvus that has the model's exemplars, if one has them.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail if anything cannot be read.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+
+
+def learn(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder; made if it is not there.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help=TEACHING)],
+    method: Method = None,
+    memory: Exemplars = None,
+    set_: Settings = [],  # noqa: B006 (typer copies it)
+    encoder: Encoder = None,
+    milvus: Milvus = None,
+    strict: Strict = False,
+) -> None:
+    """Teach a model the classes in DATA: new ones, more of known ones, or both."""
+    start = time.perf_counter()
+    with changing(model):
+        if (model / "model.json").exists():
+            _refuse_options(model, {"--method": method, "--memory": memory, "--set": set_})
+            classifier = _load(model, encoder, milvus)
+        else:
+            if milvus is not None:
+                raise InputError("--milvus is for a model that exists: --set memory.store=milvus --set memory.uri=URI")
+            classifier = _new(method, memory, set_, encoder)
+        with progress_bar() as progress:
+            samples = classifier.reader().to_learn(data, progress)
+        list_skipped(samples.skipped)
+        if strict and samples.skipped:
+            raise InputError(f"--strict: {len(samples.skipped)} things in {data} cannot be used; {model} is as it was")
+        classes = len(classifier.classes_) if classifier.__sklearn_is_fitted__() else 0
+        classifier.progress = True
+        with warnings.catch_warnings():
+            # scikit-learn takes many classes of one sample each for a regression's targets
+            warnings.filterwarnings("ignore", "The number of unique classes")
+            classifier.partial_fit(samples)
+        classifier.progress = False
+        classifier.save(model)
+    entry, seconds = classifier.history_[-1], time.perf_counter() - start
+    print_line(f"{model}: {classes} -> {entry['classes']} classes, {len(samples)} samples, {seconds:.1f} s")
+    if not classes and encoder is None and classifier.encoder is None and samples.source.get("encoder"):
+        name = samples.source["encoder"]["name"]
+        print_line(f"encoder {name!r}, as none was named; --encoder names another for a new model")
+    if entry["accuracy_before"] is not None:
+        print_line(f"accuracy on samples of known classes before learning: {percent(entry['accuracy_before'])}")
+
+
+def new(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder to make.")],
+    encoder: Annotated[str, typer.Option(metavar="NAME", help="What makes vectors of images or sentences.")],
+    method: Method = None,
+    memory: Exemplars = None,
+    set_: Settings = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """Start a model that has been taught nothing yet."""
+    from mtn.encoders.base import PLURAL
+
+    if (model / "model.json").exists():
+        raise InputError(f"{model} exists already: teach it with mtn learn, or name another folder")
+    classifier = _new(method, memory, set_, encoder)
+    classifier.configuration()
+    loaded = classifier.reader().requested_encoder()
+    classifier.source_ = {"encoder": loaded.identity(), "kind": loaded.kind}
+    with changing(model):
+        classifier.save(model)
+    print_line(f"{model}: takes {PLURAL[loaded.kind]}, {loaded.dimension} numbers each; next: mtn learn {model} DATA")
+
+
+def predict(
+    model: Model,
+    asked: Asked,
+    as_json: AsJson = False,
+    unknown: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="What to answer where nothing known is near enough.")
+    ] = None,
+    encoder: Encoder = None,
+    milvus: Milvus = None,
+) -> None:
+    """Answer: the label of each input, its probability, and how little the input is like anything known."""
+    classifier = _load(model, encoder, milvus)
+    queries = _read_queries(classifier, asked)
+    labels = classifier.predict(queries.x, None if unknown is None else _unknown(classifier, unknown)).tolist()
+    probabilities, novelty = classifier.predict_proba(queries.x).max(1), classifier.novelty(queries.x)
+    columns, ids = ("input", "label", "probability", "novelty"), queries.ids or ()
+    if as_json:
+        for row in zip(ids, labels, probabilities.tolist(), novelty.tolist(), strict=True):
+            print_json(dict(zip(columns, row, strict=True)))
+        return
+    print_table(columns, list(zip(ids, labels, rounded(probabilities), rounded(novelty), strict=True)))
+
+
+def explain(
+    model: Model,
+    asked: Asked,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FIGURE", help="Draw the neighbours into this .png or .svg file.")
+    ] = None,
+    as_json: AsJson = False,
+    encoder: Encoder = None,
+    milvus: Milvus = None,
+) -> None:
+    """Show what answers rest on: the remembered neighbours, their similarity before and after the transformer."""
+    if out is not None and out.suffix.lower() not in FIGURES:
+        raise InputError(f"--out must end in {' or '.join(FIGURES)}, got {str(out)!r}")
+    classifier = _load(model, encoder, milvus)
+    queries = _read_queries(classifier, asked)
+    if out is not None and len(queries) > DRAWN:
+        raise InputError(f"--out takes at most {DRAWN} inputs, got {len(queries)}")
+    answers = classifier.explain(queries.x)
+    if out is not None:  # before printing: a reader such as `head` may close the pipe
+        from mtn import plot_evidence
+        from mtn.storage import files
+
+        try:
+            figure = plot_evidence(answers, classifier.thumbnails_, queries.thumbnails)  # type: ignore[arg-type]
+            files.write(out, lambda temporary: figure.savefig(temporary, format=out.suffix[1:].lower()))
+        except OSError as error:
+            raise InputError(f"--out: {out} cannot be written: {error.strerror}") from None
+    for name, answer in zip(queries.ids or (), answers, strict=True):
+        if as_json:
+            print_json({"input": name, **asdict(answer)})
+            continue
+        print_line(f"{name}: {answer.prediction}, p = {answer.probability:.3f}, novelty {answer.novelty:.3f}")
+        rows = [(n.id, n.label, *rounded((n.before, n.after, n.attention))) for n in answer.neighbours]
+        print_table(("  neighbour", "label", "similarity", "once adapted", "attention"), rows, indent="  ")
+    if out is not None:
+        print_line(f"{out}", err=as_json)
+
+
+def forget(model: Model, label: Annotated[str, typer.Argument(metavar="CLASS")], milvus: Milvus = None) -> None:
+    """Drop a class for good: its exemplars, its rows in the weights, its name."""
+    from mtn.classifier import saving
+
+    with changing(model, exists=True):
+        classifier = _load(model, milvus=milvus)
+        state = classifier.state_
+        if state.parse_label(label) not in state.names:  # it may be gone from the model, and not from Milvus yet
+            saving.release_unsaved(state)
+        classifier.forget(state.parse_label(label)).save(model)
+    print_line(f"{model}: {label!r} is forgotten, {len(classifier.classes_)} classes are left")
+
+
+def rename(
+    model: Model,
+    old: Annotated[str, typer.Argument(metavar="OLD")],
+    new: Annotated[str, typer.Argument(metavar="NEW")],
+    milvus: Milvus = None,
+) -> None:
+    """Give a class another name."""
+    with changing(model, exists=True):
+        classifier = _load(model, milvus=milvus)
+        classifier.rename(classifier.state_.parse_label(old), classifier.state_.parse_label(new)).save(model)
+    print_line(f"{model}: {old!r} is now {new!r}")
+
+
+def move(
+    model: Model,
+    uri: Annotated[str, typer.Argument(metavar="URI", help="Of Milvus: FILE.db or http://HOST:19530; or `exact`.")],
+    milvus: Milvus = None,
+) -> None:
+    """Move what a model remembers into Milvus, from one Milvus to another, or back into the model's folder: `exact`."""
+    with changing(model, exists=True):
+        classifier = _load(model, milvus=milvus)
+        classifier.move_memory(None if uri == "exact" else uri).save(model)
+    location = classifier.state_.memory.location
+    print_line(f"{model}: {len(classifier.memory_)} exemplars are now in {location or 'its folder'}")
+
+
+def info(model: Model, as_json: AsJson = False) -> None:
+    """Say what a model knows, what it keeps, and how well it did so far."""
+    classifier = _load(model)
+    if not classifier.__sklearn_is_fitted__():
+        raise InputError(f"{model} has been taught nothing yet{_made(classifier.source_)}: mtn learn {model} DATA")
+    facts = classifier.info()
+    if as_json:
+        print_json(facts)
+        return
+    memory, kept = facts["memory"], facts["kept"]
+    print_line(f"method {facts['method']}, vectors of {facts['features']} numbers" + _made(facts["source"]))
+    budget = f"of {memory['total']} exemplars" if memory["total"] else f"exemplars, {memory['per_class']} a class"
+    store = facts["store"]
+    print_line(f"memory {memory['exemplars']} {budget}" + (f", in Milvus at {store['uri']}" if store else ""))
+    print_line(f"keeps {kept['total']} numbers, {kept['mb']} MB; temperature {facts['temperature']:.3g}")
+    if facts["weights"]:
+        print_line("weights " + ", ".join(f"{name} {value:.3g}" for name, value in facts["weights"].items()))
+    typer.echo()
+    print_table(("class", "exemplars"), [(entry["label"], entry["exemplars"]) for entry in facts["classes"]])
+    typer.echo()
+    rows = [
+        (number, call["samples"], call["new_classes"], call["classes"], percent(call["accuracy_before"]))
+        for number, call in enumerate(facts["history"], 1)
+    ]
+    print_table(("lesson", "samples", "new classes", "classes", "accuracy before"), rows)
+
+
+def export_(
+    model: Model, file: Annotated[Path, typer.Argument(metavar="FILE.onnx", help="The file to write.")]
+) -> None:
+    """Write the network as ONNX: query, neighbours, labels, mask -> scores in the order of the classes."""
+    if file.suffix.lower() != ".onnx":
+        raise InputError(f"FILE must end in .onnx, got {str(file)!r}")
+    from mtn.export import export_onnx
+
+    difference = export_onnx(_load(model).state_, file)
+    unchecked = "not checked: onnxruntime is not there"
+    checked = unchecked if difference is None else f"within {difference:.0e} of torch's scores"
+    print_line(f"{file}: {checked}")
+
+
+def serve(
+    model: Model,
+    host: Annotated[str, typer.Option(help="Address to listen at; any but loopback needs --token-file.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Lines `read TOKEN` and `teach TOKEN`: who may ask, and who may teach.")
+    ] = None,
+    encoder: Encoder = None,
+    milvus: Milvus = None,
+) -> None:
+    """Answer over HTTP, and show a page to ask, teach and forget."""
+    from mtn.serve import serve
+
+    print_line(f"{model}: http://{host}:{port}/ until Ctrl-C")
+    serve(model, host, port, token_file, encoder, milvus)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "new": new,
+    "learn": learn,
+    "predict": predict,
+    "explain": explain,
+    "forget": forget,
+    "rename": rename,
+    "info": info,
+    "export": export_,
+    "serve": serve,
+}
+
+
+@contextmanager
+def changing(model: Path, exists: bool = False) -> Iterator[None]:
+    """Lock a model's folder, which with `exists` must hold a model; Ctrl-C becomes one line and exit code 130."""
+    from mtn.storage import model_folder
+
+    if exists:
+        model_folder.require_model(model)
+    try:
+        with model_folder.hold_model_folder(model):
+            yield
+    except KeyboardInterrupt:
+        print_line(f"interrupted; {model} is as it was", err=True)
+        raise typer.Exit(130) from None
+
+
+def _load(model: Path, encoder: str | None = None, milvus: str | None = None) -> "MTNClassifier":
+    from mtn import MTNClassifier
+
+    return MTNClassifier.load(model, encoder, milvus)
+
+
+def _new(method: str | None, memory: int | None, set_: Sequence[str], encoder: str | None) -> "MTNClassifier":
+    from mtn import MTNClassifier, recipes
+
+    settings = dict(recipes.assignment(text) for text in set_)
+    parameters = {name: settings.pop(key) for key, name in recipes.PARAMETERS.items() if key in settings}
+    parameters |= {name: value for name, value in (("method", method), ("memory", memory)) if value is not None}
+    return MTNClassifier(**parameters, settings=settings or None, encoder=encoder)
+
+
+def _refuse_options(model: Path, options: dict[str, Any]) -> None:
+    given = [name for name, value in options.items() if value not in (None, [])]
+    if given:
+        raise InputError(f"{given[0]} is for a new model: {model} exists, and stays as it was made")
+
+
+def _read_queries(classifier: "MTNClassifier", asked: Sequence[str]) -> "Inputs":
+    from mtn.data.inputs import Inputs
+
+    if not classifier.__sklearn_is_fitted__():
+        raise InputError("the model has been taught nothing yet: mtn learn MODEL DATA")
+    with progress_bar() as progress:
+        queries = Inputs.join([classifier.reader().to_ask(text, progress) for text in asked])
+    list_skipped(queries.skipped)
+    return queries
+
+
+def _unknown(classifier: "MTNClassifier", text: str) -> "Label":
+    """`text` as a label of the model's type if it can be one, so that answers have one type."""
+    try:
+        return classifier.state_.parse_label(text)
+    except InputError:
+        return text
+
+
+def _made(source: dict[str, Any]) -> str:
+    """How a model's vectors were made, to go on a sentence with."""
+    from mtn.encoders.base import PLURAL
+
+    if source.get("encoder"):
+        return f", made from {PLURAL[source['kind']]} by the encoder {source['encoder']['name']!r}"
+    return ", from the columns of a table" if source.get("columns") else ""

@@ -1,0 +1,242 @@
+"""What a model is given -> vectors that fit it: arrays, tables, stores as they are; images and sentences encoded."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from mtn.data import extraction, item_tables, table_files
+from mtn.data.class_names import text_array
+from mtn.data.inputs import Inputs, read_labelled_vectors, read_unlabelled_vectors
+from mtn.data.listing import File, ItemLocation, Listing, LoadedImage, Sentence
+from mtn.data.sources import LABELLED, DataSource, Format, exists, open_source, split_layout
+from mtn.data.trees import Folder
+from mtn.encoders import load_encoder
+from mtn.encoders.base import PLURAL, Encoder, difference
+from mtn.encoders.trust import trusted_encoder
+from mtn.errors import InputError
+from mtn.images import SUFFIXES
+from mtn.runtime.progress import Progress, silent
+from mtn.storage import files
+
+DEFAULT_ENCODERS = {"image": "glyph", "text": "hashing"}
+"""Those that come with the package."""
+
+EncoderSpec = str | Callable[..., Any] | Encoder
+"""What specifies an encoder: its name, a path, a function, or the encoder itself."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads samples for a model, which takes vectors, or items that an encoder makes vectors of.
+
+    `encoder` is the one asked for; `source` is how the vectors that the model was taught were made (`Inputs.source`),
+    and `width` is their length. All are empty for a new model that takes anything.
+    """
+
+    encoder: EncoderSpec | None = None
+    source: dict[str, Any] = field(default_factory=dict)
+    width: int | None = None
+
+    @property
+    def kind(self) -> Literal["image", "text"] | None:
+        """The kind of items the model takes; None for a model of vectors, or one that takes anything still."""
+        if self.source.get("encoder"):
+            return "text" if self.source["kind"] == "text" else "image"
+        return None if self.encoder is None else self.requested_encoder().kind
+
+    def encoder_for(self, kind: str) -> Encoder:
+        """The encoder of items of this kind, which must be the one the model was taught with."""
+        recorded = self.source.get("encoder")
+        if self.width is not None and not recorded and self.encoder is None:
+            raise InputError(f"this model was taught vectors, got {PLURAL[kind]}")
+        encoder = _load_cached(trusted_encoder(self.encoder, recorded) or DEFAULT_ENCODERS[kind])
+        if encoder.kind != kind:
+            raise InputError(f"this model takes {PLURAL[encoder.kind]}, got {PLURAL[kind]}")
+        if recorded and (change := difference(recorded, encoder.identity())):
+            raise InputError(f"encoder: this is not the one that the model was taught with, but {change}")
+        return encoder
+
+    def requested_encoder(self) -> Encoder:
+        """The encoder that was asked for."""
+        encoder = trusted_encoder(self.encoder, self.source.get("encoder"))
+        if encoder is None:
+            raise InputError("the model names no encoder: give the encoder (--encoder)")
+        return _load_cached(encoder)
+
+    def to_learn(self, data: str | Path, progress: Progress = silent) -> Inputs:
+        """Samples with labels: of a data set, the training split."""
+        source = open_source(data, "DATA")
+        if source.holds_vectors:
+            samples = read_labelled_vectors(source, progress)
+        elif source.format is Format.ITEMS:
+            listing = _with_own_ids(source.list_items(progress), source.path)
+            samples = self._encode(_select_split(listing, "train"), progress)
+        else:
+            source.refuse(LABELLED)
+        return self.adapt(samples, str(source.path))
+
+    def to_ask(self, query: str | Path, progress: Progress = silent) -> Inputs:
+        """Samples whose labels, if there are any, are ignored. Each has an id: its own, its path, or file:row."""
+        if self.kind == "text" and not exists(split_layout(query)[1]):
+            return self._encode(_unlabelled([str(query)], [Sentence(str(query))], "text"), progress)
+        source = open_source(query, "INPUT")
+        if source.holds_vectors:
+            samples = read_unlabelled_vectors(source, progress)
+        else:
+            samples = self._encode(_list_queries(source, progress), progress)
+        ids = samples.ids or [f"{Path(query)}:{row}" for row in range(len(samples))]
+        return self.adapt(replace(samples, labels=None, ids=ids), str(query))
+
+    def encode_items(self, X: Any) -> Inputs | None:
+        """Samples from items in memory, or from paths of images; None where X is vectors."""
+        if self.kind is None:
+            return None
+        locations = _locate(X, self.kind)
+        if locations is None:
+            return None
+        ids = [str(item.path) if isinstance(item, File) else str(row) for row, item in enumerate(locations)]
+        samples = self._encode(_unlabelled(ids, locations, self.kind), silent)
+        if samples.skipped:
+            raise InputError(f"X: {samples.skipped[0]}")
+        return replace(samples, labels=None, ids=ids if isinstance(locations[0], File) else None)
+
+    def adapt(self, samples: Inputs, name: str) -> Inputs:
+        """The samples with columns in the model's order, or an error if the model does not take them."""
+        if self.width is None and not self.source:
+            return samples  # a new model takes anything
+        recorded, made = self.source.get("encoder"), samples.source.get("encoder")
+        if bool(made) != bool(recorded):
+            takes, got = (PLURAL[source.get("kind", "vector")] for source in (self.source, samples.source))
+            raise InputError(f"{name}: this model was taught {takes}, got {got}")
+        if made and recorded and (change := difference(recorded, made)):
+            raise InputError(f"{name}: made by another encoder than the model's, {change}")
+        expected, columns = self.source.get("columns"), samples.source.get("columns")
+        if expected and columns and expected != columns:
+            differing = sorted(set(expected) ^ set(columns))
+            if differing:
+                problem = "lacks" if differing[0] in expected else "must not have"
+                raise InputError(f"{name} {problem} the column {differing[0]!r}: columns must be those the model knows")
+            position = {column: index for index, column in enumerate(columns)}
+            samples = replace(samples, x=samples.x[:, [position[column] for column in expected]])
+        if self.width not in (None, samples.x.shape[1]):
+            raise InputError(
+                f"{name}: vectors must have {self.width} numbers, as the model's have, got {samples.x.shape[1]}"
+            )
+        return samples
+
+    def _encode(self, listing: Listing, progress: Progress) -> Inputs:
+        encoder, done = self.encoder_for(listing.kind), 0
+
+        def count(items: int) -> None:
+            nonlocal done
+            done += items
+            progress(f"encoding {PLURAL[listing.kind]}", done, len(listing))
+
+        blocks, thumbnails = [range(len(listing))], listing.kind == "image"
+        (encoded,) = extraction.encode(listing, encoder, blocks, thumbnails, count)
+        skipped = [f"{listing.ids[item]}: {why}" for item, why in encoded.skipped]
+        if not len(encoded.x):
+            raise InputError(f"none of {len(listing)} {PLURAL[listing.kind]} can be read: {skipped[0]}")
+        return Inputs(
+            encoded.x,
+            [listing.ids[row] for row in encoded.rows],
+            text_array([listing.labels[row] for row in encoded.rows], Path("DATA")),
+            np.stack(encoded.thumbnails) if encoded.thumbnails else None,
+            {"encoder": encoder.identity(), "kind": encoder.kind},
+            [*listing.notes, *skipped],
+        )
+
+
+@lru_cache(maxsize=None, typed=True)  # typed: `Recorded` names are looked up in fewer places
+def _load_cached(encoder: EncoderSpec) -> Encoder:
+    return encoder if isinstance(encoder, Encoder) else load_encoder(encoder)
+
+
+# ---- listings
+
+
+def _with_own_ids(listing: Listing, path: Path) -> Listing:
+    """Ids with the folder's or file's name in front, so that those of several differ; the user's own ids stay."""
+    if table_files.is_table(path) and item_tables.has_ids(path):
+        return listing
+    return replace(listing, ids=[f"{path.resolve().name}/{id}" for id in listing.ids])
+
+
+def _select_split(listing: Listing, split: str) -> Listing:
+    """The items of one split."""
+    rows = [row for row, name in enumerate(listing.splits) if name == split]
+    if not rows:
+        raise InputError(f"nothing is in the split {split!r}; there are {', '.join(sorted(set(listing.splits)))}")
+    ids, labels, splits = ([column[row] for row in rows] for column in (listing.ids, listing.labels, listing.splits))
+    locations = [listing.locations[row] for row in rows]
+    return replace(listing, ids=ids, labels=labels, splits=splits, locations=locations)
+
+
+def _list_queries(source: DataSource, progress: Progress) -> Listing:
+    """An image, the images of a folder, the lines of a text, the rows of a table, the test split of a data set."""
+    path = source.path
+    if source.format is Format.IMAGE:
+        return _unlabelled([str(path)], [File(str(path))])
+    if source.format is Format.TEXT:
+        lines = [line for line in _read_text(path).splitlines() if line.strip()]
+        if not lines:
+            raise InputError(f"{path} holds no sentences")
+        ids = [f"{path}:{row}" for row in range(len(lines))]
+        return _unlabelled(ids, [Sentence(line) for line in lines], "text")
+    if path.is_dir():
+        files = [f"{path}/{file}" for file in Folder(path).images("")]
+        if not files:
+            raise InputError(f"{path} holds no images ({', '.join(SUFFIXES)})")
+        return _unlabelled(files, [File(file) for file in files])
+    if source.layout == "table":
+        return item_tables.list_table(path, progress, labelled=False)
+    listing = source.list_items(progress)
+    return _select_split(listing, "test") if "test" in listing.splits else listing
+
+
+def _unlabelled(ids: list[str], locations: Sequence[ItemLocation], kind: Literal["image", "text"] = "image") -> Listing:
+    empty = [""] * len(ids)
+    return Listing(ids, empty, empty, locations, kind)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return files.read_text(path, "utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not readable UTF-8 text: {error}") from None
+
+
+# ---- items in memory
+
+
+def _locate(X: Any, kind: str) -> list[ItemLocation] | None:
+    """The locations of items that are given as images, arrays, paths or sentences; None for vectors."""
+    if isinstance(X, np.ndarray) and not (X.dtype == np.uint8 and X.ndim in (3, 4)):
+        X = X.tolist() if X.ndim == 1 else None
+    elif hasattr(X, "tolist") and getattr(X, "ndim", 1) == 1:  # a column of a data frame
+        X = X.tolist()
+    if not isinstance(X, Sequence | np.ndarray) or not len(X):
+        return None
+    locations = [_locate_item(item, kind) for item in X]
+    others = [row for row, location in enumerate(locations) if location is None]
+    if len(others) == len(locations):
+        return None
+    if others:
+        got = type(X[others[0]]).__name__
+        raise InputError(f"X must be all {PLURAL[kind]}, or all vectors; number {others[0]} is of type {got}")
+    return [location for location in locations if location is not None]
+
+
+def _locate_item(item: Any, kind: str) -> ItemLocation | None:
+    if kind == "text":
+        return Sentence(item) if isinstance(item, str) else None
+    if isinstance(item, str | Path):
+        return File(str(item))
+    if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim in (2, 3):
+        item = Image.fromarray(item)
+    return LoadedImage(item) if isinstance(item, Image.Image) else None

@@ -1,0 +1,193 @@
+"""Run several methods with several seeds and class orders. A run that is finished is never repeated."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mtn.config import Config
+from mtn.data import load_data
+from mtn.errors import InputError
+from mtn.experiments.run import read_result, run
+from mtn.methods import find
+from mtn.recipes import recipe, recipe_names, with_changes
+from mtn.runtime.cores import core_count
+from mtn.runtime.device import find_device
+from mtn.runtime.progress import Progress, silent
+from mtn.storage import files
+from mtn.stream import order_name, split
+
+MARK = "compare.json"
+"""The file that makes a folder a comparison."""
+
+RunOutcome = tuple[Path, dict[str, Any] | InputError]
+"""The folder of a run, and its result or why it has none."""
+
+_progress_queue: Any = None  # in a worker process: where its progress goes
+
+
+def compare(
+    config: Config,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    progress: Progress = silent,
+    on_result: Callable[[dict[str, Any]], None] = lambda result: None,
+    jobs: int | None = None,
+    orders: Sequence[int | str] | None = None,
+) -> list[dict[str, Any]]:
+    """Run every method with every class order and seed, each in a folder of its own below `out`; all in results.json.
+
+    `orders` are values of stream.order, the recipe's if unset. Runs are spread over `jobs` processes, as many as there
+    are cores if unset. One that cannot run does not stop the others.
+    """
+    if orders and config.stream.tasks is not None:
+        raise InputError("--orders has nothing to order: stream.tasks names the classes of each task")
+    if jobs is not None and jobs > 1 and _has_local_milvus(config):
+        raise InputError(f"--jobs must be 1: memory.uri is a file, which one process at a time can open, got {jobs}")
+    orders = orders or [config.stream.order]
+    configs = [run_config(config, method, seed, order) for method in methods for order in orders for seed in seeds]
+    if not (out / MARK).exists() and not files.is_unused(out):
+        raise InputError(f"{out} is not an empty folder and not a comparison of mtn; give another --out")
+    _check_streams(config, orders, progress)
+    work = [(one, out / _folder_name(one, len(orders) > 1)) for one in configs]
+    for run_settings, folder in work:
+        read_result(folder, run_settings)  # a folder of another run is refused before anything is trained
+    files.make_folder(out)
+    files.write_json(out / MARK, {"methods": list(methods), "seeds": list(seeds), "orders": list(orders)})
+    finished: dict[Path, dict[str, Any]] = {}
+    failed: list[str] = []
+    for folder, outcome in run_all(work, jobs or default_jobs(config), progress):
+        if isinstance(outcome, InputError):
+            failed.append(f"{folder.name}: {outcome}")
+        else:
+            finished[folder] = outcome
+            on_result(outcome)
+    results = [finished[folder] for _, folder in work if folder in finished]
+    files.write_json(out / "results.json", results)
+    if failed:
+        raise InputError("; ".join(failed) + (f" (the others are in {out})" if finished else ""))
+    return results
+
+
+def run_config(config: Config, method: str, seed: int, order: int | str) -> Config:
+    """The configuration of one run of a comparison.
+
+    A method with a recipe of its own brings its values; a recipe's loss goes only to methods that leave the choice.
+    """
+    changes: dict[str, Any] = {"seed": seed, "method": {"name": method}, "stream": {"order": order}}
+    if method in recipe_names() and config.method.name != method:
+        own = recipe(method)
+        config = config.model_copy(update={"method": own.method, "train": own.train})
+    elif config.train.loss not in find(method).losses:
+        changes["train"] = {"loss": None}
+    return with_changes(config, **changes)
+
+
+def default_jobs(config: Config) -> int:
+    """How many processes to use: one a core; one in all on an accelerator or with a local file of Milvus."""
+    if find_device(config.device).type != "cpu" or _has_local_milvus(config):
+        return 1
+    return core_count()
+
+
+def run_all(work: list[tuple[Config, Path]], jobs: int, progress: Progress) -> Iterator[RunOutcome]:
+    """Yield each run's result or error as soon as it is finished.
+
+    The number of threads of a process depends on the command alone, not on what is left to do: rounding depends on it.
+    """
+    jobs = min(jobs, len(work))
+    if jobs == 1 or all((folder / "result.json").exists() for _, folder in work):
+        for config, folder in work:
+            yield _run_or_error(config, folder, _prefixed(progress, folder.name))
+        return
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    listener = threading.Thread(target=_forward_progress, args=(queue, progress), daemon=True)
+    listener.start()
+    threads = max(1, torch.get_num_threads() // jobs)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(queue, threads))
+    try:
+        for future in as_completed([pool.submit(_run_in_worker, config, folder) for config, folder in work]):
+            yield future.result()
+    except BaseException:  # interrupted: what workers have saved is whole at any moment
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        queue.put(None)
+        listener.join()
+
+
+def _run_or_error(config: Config, folder: Path, progress: Progress) -> RunOutcome:
+    try:
+        return folder, run(config, folder, progress)
+    except InputError as error:
+        return folder, error
+
+
+def _start_worker(queue: Any, threads: int) -> None:
+    global _progress_queue
+    _progress_queue = queue
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(threads)
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+
+
+def _stop_with_parent() -> None:
+    """End this worker when its parent is killed: the same command, started again, needs the folders."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _run_in_worker(config: Config, folder: Path) -> RunOutcome:
+    last_report = 0.0
+
+    def progress(what: str, done: int, of: int) -> None:
+        nonlocal last_report
+        if time.monotonic() - last_report > 0.2 or done == of:
+            _progress_queue.put((f"{folder.name} · {what}", done, of))
+            last_report = time.monotonic()
+
+    return _run_or_error(config, folder, progress)
+
+
+def _forward_progress(queue: Any, progress: Progress) -> None:
+    while (message := queue.get()) is not None:
+        progress(*message)
+
+
+def _prefixed(progress: Progress, name: str) -> Progress:
+    return lambda what, done, of: progress(f"{name} · {what}", done, of)
+
+
+def _has_local_milvus(config: Config) -> bool:
+    return config.memory.uri is not None and "://" not in config.memory.uri
+
+
+def _check_streams(config: Config, orders: Sequence[int | str], progress: Progress) -> None:
+    """Load and check the data once, with every class order; runs in one table need tasks of the same sizes."""
+    if len({order_name(order) for order in orders}) < len(orders):
+        raise InputError("--orders: two files of the same name cannot be told apart; rename one of them")
+    data, sizes = load_data(config, progress), set()
+    for order in orders:
+        tasks = split(data, config.stream.model_copy(update={"order": order}))
+        sizes.add(tuple(len(task.names) for task in tasks))
+    if len(sizes) > 1:
+        raise InputError(f"--orders must give tasks of the same sizes, got {' and '.join(map(str, sorted(sizes)))}")
+
+
+def _folder_name(config: Config, several_orders: bool) -> str:
+    """The folder of a run; the class order is part of its name where there are several."""
+    order = f"-order{order_name(config.stream.order)}" if several_orders else ""
+    return f"{config.method.name.replace(':', '.')}{order}-seed{config.seed}"

@@ -1,0 +1,81 @@
+"""Metrics of class-incremental learning, in per cent (docs/metrics.md names papers that define them otherwise).
+
+R[i][j]: accuracy on the classes of task j after task i, over all classes seen by then.
+"""
+
+from typing import Any
+
+import numpy as np
+
+
+def summarise(correct: list[np.ndarray], total: np.ndarray, sizes: list[int]) -> dict[str, Any]:
+    """Every metric of a run.
+
+    correct[i]: for each class seen after task i, the test samples classified correctly; total: test samples of each
+    class; sizes: classes of each task.
+    """
+    stops = np.cumsum(sizes)
+    spans = [slice(stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
+    matrix = [[_percent(row[span], total[span]) for span in spans[: i + 1]] for i, row in enumerate(correct)]
+    accuracy = [_percent(row, total[: len(row)]) for row in correct]
+    old = [_percent(row[: stops[i - 1]], total[: stops[i - 1]]) if i else None for i, row in enumerate(correct)]
+    return {
+        "classes_per_task": list(sizes),
+        "accuracy": accuracy,
+        "average_incremental_accuracy": _mean(accuracy),
+        "average_without_base": _mean(accuracy[1:]),
+        "last_accuracy": accuracy[-1],
+        "matrix": [row + [None] * (len(sizes) - len(row)) for row in matrix],
+        "forgetting": forgetting(matrix),
+        "backward_transfer": backward_transfer(matrix),
+        "newest_accuracy": [row[-1] for row in matrix],
+        "old_accuracy": old,
+        "balanced_accuracy": balanced(correct[-1], total),
+    }
+
+
+def forgetting(matrix: list[list[float | None]]) -> float | None:
+    """mean over j < T of (max over j <= l < T of R[l][j]) - R[T][j] (Chaudhry et al. 2018); below 0 if tasks gain."""
+    last = len(matrix) - 1
+    best = [max(_known(matrix[i][j] for i in range(j, last)), default=None) for j in range(last)]
+    return _mean([_minus(best[j], matrix[last][j]) for j in range(last)])
+
+
+def backward_transfer(matrix: list[list[float | None]]) -> float | None:
+    """mean over j < T of R[T][j] - R[j][j] (Lopez-Paz & Ranzato 2017)."""
+    last = len(matrix) - 1
+    return _mean([_minus(matrix[last][j], matrix[j][j]) for j in range(last)])
+
+
+def balanced(correct: np.ndarray, total: np.ndarray) -> float | None:
+    """Mean over classes of their accuracy after the last task, whatever their numbers of test samples."""
+    tested = total[: len(correct)] > 0
+    return _mean((100 * correct[tested] / total[: len(correct)][tested]).tolist())
+
+
+def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
+    """Expected calibration error (Guo et al. 2017), 0 to 1.
+
+    Answers are put into `bins` intervals of confidence of equal width, each with its upper end; the error is the mean
+    of |accuracy - mean confidence| over the intervals, weighted by their numbers of answers.
+    """
+    index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    gap = np.bincount(index, right, bins) - np.bincount(index, confidence, bins)
+    return float(np.abs(gap).sum() / len(confidence))
+
+
+def _percent(correct: np.ndarray, total: np.ndarray) -> float | None:
+    return 100 * float(correct.sum()) / float(total.sum()) if total.sum() else None
+
+
+def _known(values: Any) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+def _mean(values: Any) -> float | None:
+    values = _known(values)
+    return float(np.mean(values)) if values else None

@@ -1,0 +1,271 @@
+"""Recipe (TOML) + dotted overrides -> a `Config` whose method's options are validated by what the method declares.
+
+The shipped recipes lie beside this file.
+"""
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mtn.config import Config, MethodOptions, Section
+from mtn.errors import InputError, closest
+from mtn.methods import METHODS, find
+from mtn.storage import files
+
+LARGEST_RECIPE = 1 << 20
+"""Bytes of a recipe."""
+MOST_PARTS = 100
+"""Of a dotted key."""
+KEY = re.compile(r"[\w.\"'\- \t]+")
+"""What may be a dotted key."""
+
+
+def recipe(name: str, overrides: Iterable[str] = ()) -> Config:
+    """The recipe called `name` (shipped, or a path) with `key=value` overrides applied."""
+    values = _read(name)
+    for key, value in map(assignment, overrides):
+        _put(values, key, value)
+    return parse(values, f"recipe {name!r}")
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """`key=value` as --set takes it."""
+    key, sign, value = text.partition("=")
+    if not sign:
+        raise InputError(f"--set takes key=value, got {text!r}")
+    return key.strip(), _value(value.strip())
+
+
+PARAMETERS = {
+    "method.name": "method",
+    "memory.total": "memory",
+    "method.k": "k",
+    "seed": "random_state",
+    "device": "device",
+}
+"""Keys of a recipe that are parameters of MTNClassifier in their own right, and their names there."""
+
+
+def classifier_config(changes: Mapping[str, Any], *, import_methods: bool = True) -> Config:
+    """What MTNClassifier learns by: its method's own recipe, else the defaults, with dotted keys changed."""
+    name = changes["method.name"]
+    values = _read(name) if name in recipe_names() else {"stream": {"data": "none"}}
+    for key, value in changes.items():
+        _put(values, key, value)
+    return parse(values, "MTNClassifier", import_methods=import_methods)
+
+
+def recipe_names() -> list[str]:
+    """Every shipped recipe, as `mtn run` takes it."""
+    return sorted(_walk(_shipped(), ""))
+
+
+def recipe_header(name: str) -> str:
+    """The comment a shipped recipe opens with: what it is, its command, what to expect."""
+    lines = _shipped().joinpath(f"{name}.toml").read_text("utf-8").splitlines()
+    return "\n".join(line.lstrip("# ") for line in itertools.takewhile(lambda line: line.startswith("#"), lines))
+
+
+def parse(values: dict[str, Any], origin: str, *, import_methods: bool = True) -> Config:
+    """Validate; the first mistake becomes one line that names the key, the rule and the value.
+
+    A method of one's own (package.module:Class) is imported for its options, unless `import_methods` is False: then
+    its module must have been imported already. What comes from a file of somebody else is parsed that way.
+    """
+    section = values.get("method", {})
+    try:
+        if isinstance(section, dict):
+            values = values | {"method": _method_options(section, import_methods)}
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"{origin}: {_explain(error)}") from None
+    except InputError as error:
+        raise InputError(f"{origin}: {error}") from None
+
+
+def with_changes(config: Config, **sections: Any) -> Config:
+    """A copy with some keys changed: `with_changes(config, seed=1, method={"name": "knn"})`."""
+    values = config.model_dump(exclude_none=True) | {"log": config.log}
+    values["memory"] |= {"store": config.memory.store, "uri": config.memory.uri}
+    return parse(_merge(values, sections), "a changed configuration")
+
+
+def keys() -> list[str]:
+    """Every dotted key that a recipe may have, the options of all shipped methods included."""
+    options = [f"method.{name}" for name in option_owners()]
+    common = _section_keys(Config)
+    split = common.index("method.features") + 1
+    return common[:split] + [key for key in options if key not in common] + common[split:]
+
+
+def option_owners() -> dict[str, list[str]]:
+    """Each option that some shipped methods declare beside the common ones, and those methods."""
+    owners: dict[str, list[str]] = {}
+    for name, method in METHODS.items():
+        for option in method.Options.model_fields.keys() - MethodOptions.model_fields.keys():
+            owners.setdefault(option, []).append(name)
+    return dict(sorted(owners.items()))
+
+
+def _method_options(values: dict[str, Any], import_methods: bool) -> MethodOptions:
+    """The section [method], validated by what its method declares.
+
+    A recipe may have options of other shipped methods: `mtn compare` runs several methods with one recipe. They are
+    validated by what those methods declare, and kept.
+    """
+    name = values.get("name", MethodOptions.model_fields["name"].default)
+    try:
+        declared = find(name, import_modules=import_methods).Options if isinstance(name, str) else MethodOptions
+    except InputError as error:
+        raise InputError(f"method.name: {error}") from None
+    owners = option_owners()
+    kept = dict(values)
+    for key in values.keys() - declared.model_fields.keys():
+        if key not in owners:
+            known = [f"method.{known}" for known in (*declared.model_fields, *owners)]
+            raise InputError(f"unknown key 'method.{key}': {closest(f'method.{key}', known)}")
+        other = METHODS[owners[key][0]].Options
+        kept[key] = getattr(_validated(other, {key: values[key]}), key)
+    return _validated(declared, kept)
+
+
+def _validated(options: type[MethodOptions], values: dict[str, Any]) -> MethodOptions:
+    try:
+        return options.model_validate(values)
+    except ValidationError as error:
+        raise InputError(_explain(error, "method.")) from None
+
+
+def _section_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    names = []
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section):
+            names += _section_keys(inner, f"{prefix}{name}.")
+        else:
+            names.append(f"{prefix}{name}")
+    return names
+
+
+def _shipped() -> Traversable:
+    return resources.files("mtn.recipes")
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterable[str]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".toml"):
+            yield prefix + entry.name.removesuffix(".toml")
+
+
+def _read(name: str) -> dict[str, Any]:
+    if name.endswith(".toml"):
+        path: Traversable = Path(name)
+        if not path.is_file():
+            raise InputError(f"no recipe file {name!r}")
+    else:
+        known = recipe_names()
+        if name not in known:
+            raise InputError(f"no recipe {name!r}: {closest(name, known)} (a file of your own ends in .toml)")
+        path = _shipped().joinpath(f"{name}.toml")
+    try:
+        if isinstance(path, Path):
+            return tomllib.loads(_checked_keys(files.read_text(path, largest=LARGEST_RECIPE)))
+        return tomllib.loads(path.read_text("utf-8"))
+    except InputError:
+        raise
+    except RecursionError:
+        raise InputError(f"recipe {name!r} is not valid TOML: it is nested too deeply") from None
+    except ValueError as error:  # also of a number of thousands of digits
+        raise InputError(f"recipe {name!r} is not valid TOML: {error}") from None
+
+
+def _checked_keys(text: str) -> str:
+    """TOML without dotted keys of many parts, for which the parser takes a time that grows with their square."""
+    for line in text.splitlines():
+        if line.count(".") > MOST_PARTS and any(words.count(".") > MOST_PARTS for words in KEY.findall(line)):
+            raise ValueError(f"a key has more than {MOST_PARTS} parts")
+    return text
+
+
+# Of these, setting one takes the other out: TOML has no word for "unset".
+_ALTERNATIVES = {
+    "memory.total": ("memory.per_class",),
+    "memory.per_class": ("memory.total",),
+    "stream.tasks": ("stream.first", "stream.step"),
+    "stream.first": ("stream.tasks",),
+    "stream.step": ("stream.tasks",),
+}
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    if key not in keys() and not key.startswith("method."):  # a method of one's own may have options of its own
+        raise InputError(f"unknown key {key!r}: {closest(key, keys())}")
+    for other in _ALTERNATIVES.get(key, ()):
+        _section(values, other).pop(other.rpartition(".")[2], None)
+    _section(values, key)[key.rpartition(".")[2]] = value
+
+
+def _section(values: dict[str, Any], key: str) -> dict[str, Any]:
+    parent = key.rpartition(".")[0]
+    section = values.setdefault(parent, {}) if parent else values
+    if not isinstance(section, dict):
+        raise InputError(f"{parent} must be a table, got {_short(section)}")
+    return section
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or the bare text where it is none (`stream.data=my.npz` needs no quotes)."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    except RecursionError:
+        raise InputError(f"--set: a value is nested too deeply: {text[:40]!r}...") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(f"--set: {error}: {text[:40]!r}...") from None
+
+
+def _merge(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for key, change in changes.items():
+        merged[key] = _merge(merged.get(key, {}), change) if isinstance(change, dict) else change
+    return merged
+
+
+def _explain(error: ValidationError, prefix: str = "") -> str:
+    errors = error.errors()
+    unknown = [entry for entry in errors if entry["type"] == "extra_forbidden"]  # a misspelt key is also a missing one
+    same_key = [entry for entry in errors if entry["loc"][:2] == errors[0]["loc"][:2]]
+    first = unknown[0] if unknown else max(same_key, key=lambda entry: len(entry["loc"]))
+    if first["type"] == "extra_forbidden":
+        key = prefix + ".".join(str(part) for part in first["loc"])
+        return f"unknown key {key!r}: {closest(key, keys())}"
+    if prefix:
+        key = f"{prefix}{first['loc'][0]}"
+    else:  # a location also names members of unions, which are no keys
+        words = ".".join(keys()).split(".")
+        key = ".".join(str(part) for part in first["loc"] if str(part) in words)
+    if first["type"] == "missing":
+        return f"{key} is missing"
+    rule = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if first["type"] == "value_error":
+        return rule
+    return f"{key} {rule}, got {_short(first['input'])}"
+
+
+def _short(value: Any) -> str:
+    """A value as Python writes it, cut off where it is long."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        return f"a {type(value).__name__} that is too large to show"
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,1 @@
+"""What work runs on: device, cores, cache folder, random streams, several processes, progress."""

@@ -1,0 +1,45 @@
+"""What a run is done on: device, versions of the libraries, memory used."""
+
+import platform
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mtn.errors import InputError
+from mtn.runtime import distributed
+from mtn.version import __version__
+
+
+def find_device(name: str) -> torch.device:
+    """The device called `name`; `auto` is the first there is of cuda, mps and cpu."""
+    single = distributed.world_size() == 1  # processes cannot exchange tensors on mps
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available() and single, "cpu": True}
+    if name == "auto":
+        name = next(device for device in present if present[device])
+    if not present.get(name):
+        raise InputError(f"device = {name!r} is not there; present: {', '.join(d for d in present if present[d])}")
+    return torch.device(name)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    python = platform.python_version()
+    return {"mtn": __version__, "torch": torch.__version__, "numpy": np.__version__, "python": python}
+
+
+def reset_peak_memory() -> None:
+    """Measure the peak from here on, so that runs in one process do not share it; on Linux only."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def peak_memory_mb() -> float | None:
+    """Largest resident size of this process since the reset; None where the system does not tell."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    return round(int(status.split("VmHWM:")[1].split()[0]) / 1024, 1)

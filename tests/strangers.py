@@ -1,0 +1,33 @@
+"""A model folder as a stranger changes it, and a command on it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from mtn.cli import main
+from mtn.errors import InputError
+from mtn.storage.model_folder import checksum
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    """Change model.json as a stranger would: keys are dotted with `__`."""
+    facts = json.loads((folder / "model.json").read_text())
+    for key, value in changes.items():
+        *sections, name = key.split("__")
+        section = facts
+        for part in sections:
+            section = section[part]
+        section[name] = value
+    (folder / "model.json").write_text(json.dumps(facts | {"checksum": checksum(facts)}))
+
+
+def call(*words: str) -> tuple[int, str]:
+    """Exit code and output of a command."""
+    ended = CliRunner().invoke(main.app, list(words), catch_exceptions=True)
+    if isinstance(ended.exception, InputError):
+        assert "\n" not in str(ended.exception)
+        return 2, str(ended.exception)
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    return ended.exit_code, ended.output

@@ -1,0 +1,148 @@
+"""A classifier in its folder: whole or not at all, and never believed when damaged."""
+
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classifiers import classifier, some
+from cluster_data import LABELS, TEST, TRAIN
+from mtn import MTNClassifier
+from mtn.errors import InputError
+from mtn.storage import files
+from mtn.storage.model_folder import checksum
+
+X, Y = TRAIN, LABELS
+
+
+@pytest.mark.parametrize("method", ["joint", "bic", "slda", "knn"])
+def test_what_methods_remember_survives_the_disk(method: str, tmp_path: Path) -> None:
+    it = classifier(method).fit(X[some(0, 1, 2)], Y[some(0, 1, 2)])
+    it.save(tmp_path)
+    again = MTNClassifier.load(tmp_path)
+    for one in (it, again):
+        one.partial_fit(X[some(3, 4)], Y[some(3, 4)])
+    assert np.array_equal(it.predict_proba(TEST), again.predict_proba(TEST))
+
+
+def test_a_round_trip_changes_nothing(fitted: MTNClassifier, model_folder: Path, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "again")
+    names = [sorted(file.name for file in folder.iterdir()) for folder in (model_folder, tmp_path / "again")]
+    assert names[0] == names[1]  # named after their content
+    other = MTNClassifier.load(tmp_path / "again")
+    for ask in (other.predict_proba, other.decision_function, other.novelty):
+        assert np.array_equal(ask(TEST), getattr(fitted, ask.__name__)(TEST))
+    assert other.memory_ == fitted.memory_ and other.history_ == fitted.history_
+    assert other.explain(TEST[:3]) == fitted.explain(TEST[:3])
+    assert other.get_params() == fitted.get_params()
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_a_failure_at_any_write_leaves_the_old_model_or_the_new(
+    failing: int, fitted: MTNClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted.save(tmp_path)
+    (tmp_path / "mine.txt").write_text("left alone")
+    answers = [fitted.predict_proba(TEST)]
+    fitted.partial_fit(X[:30] + 5, np.repeat("new", 30))
+    answers.append(fitted.predict_proba(TEST))
+    writes = []
+
+    def broken(path: Path, fill: Any) -> None:
+        writes.append(path)
+        if len(writes) == failing + 1:
+            fill(path.with_name(f".{path.name}.partial"))
+            raise OSError("no space left")
+        original(path, fill)
+
+    original = files.write
+    monkeypatch.setattr(files, "write", broken)
+    with pytest.raises(OSError, match="no space"):
+        fitted.save(tmp_path)
+    monkeypatch.undo()
+    found = MTNClassifier.load(tmp_path).predict_proba(TEST)
+    assert np.array_equal(found, answers[failing == 3])  # weights, memory, model.json, then the card
+    fitted.save(tmp_path)
+    assert np.array_equal(MTNClassifier.load(tmp_path).predict_proba(TEST), answers[1])
+    kept = sorted(re.sub("[0-9a-f]{16}", "*", file.name) for file in tmp_path.iterdir())
+    assert kept == [".lock", "README.md", "memory-*.safetensors", "mine.txt", "model.json", "weights-*.safetensors"]
+
+
+def test_a_process_killed_while_saving_leaves_a_whole_model(model_folder: Path, tmp_path: Path) -> None:
+    code = f"""
+from mtn import MTNClassifier
+one, two = MTNClassifier.load({str(model_folder)!r}), MTNClassifier.load({str(model_folder)!r}).forget("class 00")
+while True:
+    for it in (one, two):
+        it.save({str(tmp_path)!r})
+        print(".", flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for _ in range(7):
+        process.stdout.readline()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert len(MTNClassifier.load(tmp_path).classes_) in (11, 12)
+
+
+def test_a_damaged_foreign_or_newer_folder_is_named(fitted: MTNClassifier, tmp_path: Path) -> None:
+    def refused(message: str, change: Any) -> None:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        fitted.save(folder)
+        change(folder)
+        with pytest.raises(InputError, match=message):
+            MTNClassifier.load(folder)
+
+    def one(folder: Path, name: str) -> Path:
+        (file,) = folder.glob(f"{name}*")
+        return file
+
+    def edit(folder: Path, **changes: Any) -> None:
+        facts = json.loads((folder / "model.json").read_text())
+        changed = facts | changes
+        (folder / "model.json").write_text(json.dumps(changed | {"checksum": checksum(changed)}))
+
+    refused("format 99, .* upgrade", lambda folder: edit(folder, format=99))
+    refused("weights-.* is damaged", lambda folder: one(folder, "weights").write_bytes(pickle.dumps({"a": 1})))
+    refused("memory-.* cannot be read", lambda folder: one(folder, "memory").unlink())
+    refused("memory-.* is damaged", lambda folder: one(folder, "memory").write_bytes(b"half"))
+    refused("model.json is damaged", lambda folder: (folder / "model.json").write_bytes(pickle.dumps({"a": 1})))
+    refused("model.json is damaged", lambda folder: edit(folder, labels=None))
+    refused("model.json is damaged", lambda folder: edit(folder, files={"weights": {"name": "../x", "sha256": ""}}))
+    facts = fitted.state_.learner.config.model_dump()
+    foreign = facts | {"method": facts["method"] | {"name": "antigravity:Method"}}
+    refused("import antigravity first", lambda folder: edit(folder, configuration=foreign))
+    assert "antigravity" not in sys.modules
+    with pytest.raises(InputError, match="holds no model"):
+        MTNClassifier.load(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty and not a model"):
+        fitted.save(tmp_path / "mine")
+
+
+def test_a_model_of_format_1_answers_as_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its network had no rows of its own for the query as it came: without them the sum is the old one."""
+    it = classifier("practical").fit(X, Y)
+    it.state_.learner.method.network.raw.data.zero_()
+    state = it.state_.learner.method.state_dict()
+    old = {name: tensor for name, tensor in state.items() if name not in ("network.raw", "network.log_scale")}
+    old["taught"] = old.pop("network.taught")
+    monkeypatch.setattr(it.state_.learner.method, "state_dict", lambda: old)
+    monkeypatch.setattr("mtn.storage.model_folder.FORMAT", 1)
+    it.save(tmp_path)
+    monkeypatch.undo()
+    again = MTNClassifier.load(tmp_path)
+    assert np.array_equal(again.predict_proba(TEST), it.predict_proba(TEST))
+    again.partial_fit(X[:20], [f"again {label}" for label in Y[:20]]).save(tmp_path)
+    assert np.isfinite(MTNClassifier.load(tmp_path).predict_proba(TEST)).all()

@@ -1,0 +1,202 @@
+"""Encoders of transformers and sentence-transformers: their vectors equal those of the library."""
+
+import hashlib
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from encoder_checks import EXTRA, PICTURES, Loud, encode, refused
+from mtn import encoders
+
+
+@pytest.fixture(scope="module")
+def models(transformers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of small models: clip, clip-whole (text and images), vit, vit-no-pooler, resnet, swin."""
+    root = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sight = {"image_size": 32, "patch_size": 8, **small}
+    residual = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])
+    clip = transformers.CLIPVisionConfig(**sight, projection_dim=16)
+    both = transformers.CLIPConfig(vision_config=sight, text_config={**small, "vocab_size": 50}, projection_dim=24)
+    made = {
+        "clip": transformers.CLIPVisionModelWithProjection(clip),
+        "clip-whole": transformers.CLIPModel(both),
+        "vit": transformers.ViTModel(transformers.ViTConfig(**sight)),
+        "vit-no-pooler": transformers.ViTModel(transformers.ViTConfig(**sight), add_pooling_layer=False),
+        "resnet": transformers.ResNetModel(residual),
+        "mae": transformers.ViTMAEModel(transformers.ViTMAEConfig(**sight)),
+        "bert": transformers.BertModel(transformers.BertConfig(**small, vocab_size=50)),
+    }
+    for name, model in made.items():
+        model.save_pretrained(root / name)
+        side = {"height": 32, "width": 32}
+        if name.startswith("clip"):
+            processor = transformers.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=side)
+        else:
+            processor = transformers.ViTImageProcessorPil(size=side)
+        processor.save_pretrained(root / name)
+    return root
+
+
+def direct(transformers: Any, folder: Path, kind: str, items: list[Image.Image]) -> Any:
+    """The library alone."""
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    with torch.no_grad():
+        model = getattr(transformers, kind).from_pretrained(folder).eval()
+        return model(pixel_values=torch.tensor(np.array(processor(items)["pixel_values"])))
+
+
+@pytest.mark.parametrize("name", ["clip", "clip-whole", "vit", "vit-no-pooler", "resnet"])
+def test_a_vision_model_s_vectors_are_the_library_s(transformers: Any, models: Path, name: str) -> None:
+    encoder = encoders.load_encoder(str(models / name))
+    found = encode(encoder, PICTURES)
+    if name == "clip-whole":
+        processor = transformers.AutoImageProcessor.from_pretrained(models / name, backend="pil")
+        with torch.no_grad():
+            pixels = torch.tensor(np.array(processor(PICTURES)["pixel_values"]))
+            whole = transformers.CLIPModel.from_pretrained(models / name).eval()
+            expected = whole.visual_projection(whole.vision_model(pixel_values=pixels).pooler_output)
+    elif name == "clip":
+        expected = direct(transformers, models / name, "CLIPVisionModelWithProjection", PICTURES).image_embeds
+    elif name == "vit-no-pooler":  # the pooler would be random
+        expected = direct(transformers, models / name, "AutoModel", PICTURES).last_hidden_state.mean(1)
+    else:
+        expected = direct(transformers, models / name, "AutoModel", PICTURES).pooler_output.flatten(1)
+    assert expected.shape[1] == {"clip": 16, "clip-whole": 24, "resnet": 16}.get(name, 32)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["clip", "vit"])
+def test_a_photograph_is_prepared_by_the_model_s_own_processor(
+    transformers: Any, models: Path, photograph: Image.Image, name: str
+) -> None:
+    processor = transformers.AutoImageProcessor.from_pretrained(models / name, backend="pil")
+    expected = np.asarray(processor(photograph)["pixel_values"][0])
+    np.testing.assert_array_equal(encoders.load_encoder(str(models / name)).prepare(photograph), expected)
+
+
+def test_identity_is_that_of_weights_config_and_processor(models: Path, tmp_path: Path) -> None:
+    first = encoders.load_encoder(str(models / "clip")).identity()
+    assert first == encoders.load_encoder(str(models / "clip")).identity()
+    assert first["weights"] == hashlib.sha256((models / "clip" / "model.safetensors").read_bytes()).hexdigest()
+    assert first["processor"]["crop_size"] == {"height": 32, "width": 32} and first["revision"] is None
+
+    folder = copy(models / "clip", tmp_path / "other")
+    weights = load_file(folder / "model.safetensors")
+    weights["visual_projection.weight"][0, 0] += 1
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    other = encoders.load_encoder(str(folder)).identity()
+    assert [key for key in first if first[key] != other[key]] == ["name", "weights"]
+
+
+def copy(source: Path, target: Path, *without: str) -> Path:
+    target.mkdir(parents=True)
+    for file in source.iterdir():
+        if file.name not in without:
+            (target / file.name).write_bytes(file.read_bytes())
+    return target
+
+
+def test_the_hub_s_name_is_looked_up_in_the_local_cache_alone(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    for name, repository in (("clip-vit-b32", "openai/clip-vit-base-patch32"), ("some/model", "some/model")):
+        with refused(f"{name}.*`hf download {repository}`, then run again, or give the path of a folder"):
+            encoders.load_encoder(name)
+    cache = tmp_path / "models--openai--clip-vit-base-patch32"
+    folder, revision = cache / "snapshots", "0123456789abcdef0123456789abcdef01234567"
+    copy(models / "clip", folder / revision, "model.safetensors")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text(revision)
+    with refused("hf download"):  # a config without weights
+        encoders.load_encoder("clip-vit-b32")
+    (folder / revision / "model.safetensors").symlink_to(models / "clip" / "model.safetensors")
+    encoder = encoders.load_encoder("clip-vit-b32")
+    assert encoder.identity()["revision"] == revision and encoder.identity()["name"] == "clip-vit-b32"
+    expected = encoders.load_encoder(str(models / "clip"))
+    np.testing.assert_array_equal(encode(encoder, PICTURES[:2]), encode(expected, PICTURES[:2]))
+
+
+def test_folders_that_are_no_model_of_images_are_refused(models: Path, tmp_path: Path) -> None:
+    with refused("must hold config.json"):
+        encoders.load_encoder(str(tmp_path))
+    with refused("holds no weights"):
+        encoders.load_encoder(str(copy(models / "vit", tmp_path / "bare", "model.safetensors")))
+    with refused("must be a model of images alone"):
+        encoders.load_encoder(str(models / "bert"))
+    with refused("must give a picture the same vector each time"):  # it hides random patches
+        encoders.load_encoder(str(models / "mae"))
+    strange = copy(models / "vit", tmp_path / "strange")
+    (strange / "config.json").write_text('{"model_type": "nothing"}')
+    with refused("strange cannot be loaded"):
+        encoders.load_encoder(str(strange))
+
+    folder = copy(models / "vit", tmp_path / "half")
+    weights = {name: weight for name, weight in load_file(folder / "model.safetensors").items() if "layer" not in name}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with refused("lack "):
+        encoders.load_encoder(str(folder))
+
+
+def test_a_pickle_among_the_weights_is_not_run(models: Path, tmp_path: Path) -> None:
+    folder = copy(models / "vit", tmp_path / "loud", "model.safetensors")
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Loud(tmp_path / "run"), 2))
+    with refused("cannot be loaded"):
+        encoders.load_encoder(str(folder))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_extra_is_named(models: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for library in ("transformers", "huggingface_hub", "sentence_transformers", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, library, None)
+    (tmp_path / "modules.json").write_text("[]")
+    for name in (str(models / "clip"), "openai/clip-vit-large-patch14", str(tmp_path)):
+        with refused(r"pip install 'mtn\[encoders\]'"):
+            encoders.load_encoder(name)
+    with refused(r"pip install 'mtn\[onnx\]'"):
+        encoders.load_encoder("model.onnx")
+
+
+@pytest.fixture(scope="module")
+def sentence_model(transformers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = pytest.importorskip("sentence_transformers", reason=EXTRA)
+    from sentence_transformers.sentence_transformer import modules as parts
+
+    torch.manual_seed(0)
+    root = tmp_path_factory.mktemp("sentences")
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "how", "do", "i", "card", "my", "##s", "?"]
+    (root / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(str(root / "vocab.txt")).save_pretrained(root / "bert")
+    transformers.BertModel(transformers.BertConfig(**small, vocab_size=len(words))).save_pretrained(root / "bert")
+    word = parts.Transformer(str(root / "bert"))
+    library.SentenceTransformer(modules=[word, parts.Pooling(32)]).save(str(root / "model"))
+    return root / "model"
+
+
+def test_a_sentence_model_s_vectors_are_the_library_s(sentence_model: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    encoder = encoders.load_encoder(str(sentence_model))
+    texts = ["how do i", "my cards ?", "card", ""]
+    found = encode(encoder, texts)
+    np.testing.assert_allclose(found, SentenceTransformer(str(sentence_model)).encode(texts), rtol=1e-4, atol=1e-5)
+    assert encoder.kind == "text" and found.shape == (4, 32)
+    assert encoder.identity() == encoders.load_encoder(str(sentence_model)).identity()
+    modules = json.loads((sentence_model / "modules.json").read_text())
+    modules[0]["type"] = "subprocess.Popen"
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with refused("cannot be loaded: .*subprocess.Popen"):
+        encoders.load_encoder(str(tmp_path))
