@@ -17,6 +17,7 @@ import torch
 from filelock import FileLock
 from PIL import Image
 
+import grids
 import mtn
 from classifiers import classifier
 from cluster_data import LABELS, TRAIN, cluster_arrays
@@ -170,3 +171,15 @@ def milvus_permission(tmp_path: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTN_MILVUS_ALLOW", ",".join([*ours, os.environ.get("MTN_MILVUS_ALLOW", "")]))
         yield
+
+
+@pytest.fixture(scope="session")
+def grid_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 20 classes with long names, and an image beside each vector."""
+    return grids.write_twenty_classes(tmp_path_factory.mktemp("data") / "twenty")
+
+
+@pytest.fixture(scope="session")
+def grid_report(grid_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of every target, without the methods that take longest; tests do not change it."""
+    return grids.write_whole_report(grid_data, tmp_path_factory.mktemp("whole") / "out")

@@ -1,9 +1,14 @@
-"""A model folder as a stranger changes it, and a command on it."""
+"""What a stranger changes or sends, and what must come of it."""
 
 import json
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from mtn.cli import main
@@ -31,3 +36,18 @@ def call(*words: str) -> tuple[int, str]:
         return 2, str(ended.exception)
     assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
     return ended.exit_code, ended.output
+
+
+@contextmanager
+def refused(why: str = "", seconds: float = 5, megabytes: float = 64) -> Iterator[None]:
+    """One line, soon, and without much memory."""
+    tracemalloc.start()
+    start = time.perf_counter()
+    try:
+        with pytest.raises(InputError, match=why or None) as error:
+            yield
+        assert time.perf_counter() - start < seconds
+        assert tracemalloc.get_traced_memory()[1] < megabytes * 1e6
+    finally:
+        tracemalloc.stop()
+    assert len(str(error.value).splitlines()) == 1 and len(str(error.value)) < 1000

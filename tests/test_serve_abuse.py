@@ -1,17 +1,12 @@
-"""The service under abuse: silent and half-open connections, huge bodies, a full disk, deaths, foreign host names."""
+"""What a client of the service can do to the others: silent connections, large bodies, guessed tokens."""
 
 import asyncio
 import functools
 import hmac
 import itertools
 import json
-import math
-import os
 import random
-import shutil
-import signal
 import socket
-import subprocess
 import time
 import tracemalloc
 import urllib.request
@@ -20,19 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, sync_playwright
 from starlette.exceptions import HTTPException
 
-from cluster_data import LABELS, TEST, TRAIN
-from mtn import MTNClassifier
 from mtn.errors import InputError
-from mtn.serve import body, connection, engine, guard, json_body, serve, worker
-from mtn.serve.journal import MAX_TRIES, Journal, LabelledSamples
+from mtn.serve import body, connection, engine, guard, json_body
 from service import Service, write_model
 
 JSON = {"content-type": "application/json"}
@@ -277,201 +267,6 @@ def test_a_small_request_does_not_wait_for_a_large_one() -> None:
     asyncio.run(ask())
 
 
-# ---- a disk that is full, or cannot be written
-
-
-class Disk:
-    """A filesystem of a few megabytes in memory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-
-    def __enter__(self) -> "Disk":
-        command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(self.folder)]
-        if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
-            pytest.skip("mounting is not permitted here")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
-
-    def fill(self) -> None:
-        with suppress(OSError), (self.folder / "filler").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-
-    def free(self) -> None:
-        (self.folder / "filler").unlink()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    with Disk(tmp_path / "disk") as disk:
-        yield disk
-
-
-def test_a_full_disk_stops_teaching_and_nothing_else(disk: Disk, tmp_path: Path) -> None:
-    service = Service(write_model(disk.folder / "model", steps=1))
-    service.log = tmp_path / "log"
-    samples = TRAIN[LABELS == "class 07"]
-    with service:
-        disk.fill()
-        refused = [service.learn(samples, ["new"] * len(samples)), service.client.delete("/classes/class%2000")]
-        assert [answer.status_code for answer in refused] == [507, 507]
-        assert all("disk is full" in answer.json()["error"] for answer in refused)
-        time.sleep(engine.RETRY_SECONDS)
-        assert service.client.get("/readyz").status_code == 503
-        assert service.answers(TEST[:3]) and service.client.get("/healthz").status_code == 200
-        disk.free()
-        service.until(lambda: service.client.get("/readyz").status_code == 200, 10)
-        job = service.learn(samples, ["new"] * len(samples)).json()["job"]
-        assert service.finish(job)["state"] == "done" and service.known()["new"] == len(samples)
-
-
-def test_a_disk_that_fills_up_during_a_lesson_delays_it(disk: Disk, tmp_path: Path) -> None:
-    service = Service(write_model(disk.folder / "model", steps=600))
-    service.log = tmp_path / "log"
-    samples = TRAIN[LABELS == "class 07"]
-    with service:
-        job = service.learn(samples, ["new"] * len(samples)).json()["job"]
-        service.until(lambda: service.client.get(f"/jobs/{job}").json()["doing"] == "training")
-        disk.fill()
-        service.until(lambda: '"event": "hindered"' in service.log.read_text())
-        assert service.client.get("/readyz").status_code == 503
-        assert service.client.get(f"/jobs/{job}").json()["state"] == "running"
-        disk.free()
-        assert service.finish(job)["state"] == "done" and service.known()["new"] == len(samples)
-        service.until(lambda: service.client.get("/readyz").status_code == 200, 10)
-    assert "Traceback" not in service.log.read_text() and '"trace"' not in service.log.read_text()
-
-
-def test_a_service_on_a_read_only_disk_does_not_start(disk: Disk) -> None:
-    write_model(disk.folder / "model", steps=1)
-    subprocess.run(["mount", "-o", "remount,ro", str(disk.folder)], check=True)
-    with pytest.raises(InputError, match="Read-only file system"):
-        serve(disk.folder / "model", "127.0.0.1", 0, None)
-    subprocess.run(["mount", "-o", "remount,rw", str(disk.folder)], check=True)
-    (disk.folder / "model" / "journal").mkdir()
-    disk.fill()
-    with pytest.raises(InputError, match="cannot be written"):
-        Journal(disk.folder / "model" / "journal" / "journal.sqlite")
-
-
-# ---- processes that die
-
-
-class Lessons:
-    """An engine with real processes; a lesson of the class "fatal" ends its worker process."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sizes, teach = folder.parent / "sizes", worker._teach
-
-        def teach_or_die(classifier: Any, batch: worker.TeachingBatch, progress: Any) -> bool:
-            with self.sizes.open("a") as file:
-                file.write(f"{len(batch.jobs)}\n")
-            if any("fatal" in samples.labels for samples in batch.samples):
-                os._exit(9)
-            return teach(classifier, batch, progress)
-
-        monkeypatch.setattr(worker, "_teach", teach_or_die)  # before the processes are forked
-        self.supervisor = worker.Supervisor(folder)
-        self.journal = Journal(folder / "journal.sqlite")
-        self.folder = folder
-
-    def run(self, labels: list[str]) -> tuple[list[str], list[int]]:
-        """The states of jobs of one label each, and how many jobs each worker process was given."""
-        jobs = [self.journal.learn(LabelledSamples(TRAIN[:1], [label])) for label in labels]
-
-        async def work() -> list[str]:
-            service = engine.Engine(self.folder, self.journal, self.supervisor)
-            service.start()
-            while self.journal.waiting():
-                await asyncio.sleep(0.05)
-            found = [self.journal.find(job.id) for job in jobs]
-            await service.stop()
-            return [job.state for job in found if job is not None]
-
-        states = asyncio.run(work())
-        return states, [int(line) for line in self.sizes.read_text().split()]
-
-
-@pytest.mark.parametrize("index", [0, 21, 63])
-def test_a_batch_whose_process_dies_is_halved(index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = ["class 00"] * 64
-    labels[index] = "fatal"
-    states, sizes = Lessons(write_model(tmp_path / "model", steps=1), monkeypatch).run(labels)
-    assert [number for number, state in enumerate(states) if state != "done"] == [index] and states[index] == "failed"
-    assert len(sizes) <= 1 + math.log2(64) + MAX_TRIES + 1, sizes
-
-
-def children(process: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-
-
-def has_ended(process: int) -> bool:
-    """Whether a process is gone, or only its exit code is left."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-@pytest.fixture
-def learning(tmp_path: Path) -> Iterator[tuple[Service, int, int]]:
-    """A service in the middle of a lesson that takes long; its supervisor and its worker process."""
-    folder = write_model(tmp_path / "model", steps=1)
-    classifier = MTNClassifier.load(folder)
-    learner = classifier.state_.learner
-    train = learner.config.train.model_copy(update={"min_steps": 1_000_000})
-    learner.config = learner.config.model_copy(update={"train": train})
-    classifier.save(folder)
-    service = Service(folder)
-    service.__enter__()
-    try:
-        job = service.learn(TRAIN[:1], ["new"]).json()["job"]
-        service.until(lambda: service.client.get(f"/jobs/{job}").json()["doing"] == "training")
-        (supervisor,) = children(service.process.pid)
-        (worker_process,) = children(supervisor)
-        yield service, supervisor, worker_process
-    finally:
-        with suppress(AssertionError):
-            service.__exit__()
-
-
-def plain_lines(service: Service) -> list[str]:
-    """Of the log, without the line of the command."""
-    return [line for line in service.log.read_text().splitlines()[1:] if not line.startswith("{")]
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSEGV])
-def test_a_server_that_dies_leaves_no_process_and_no_traceback(
-    how: signal.Signals, learning: tuple[Service, int, int]
-) -> None:
-    service, supervisor, worker_process = learning
-    os.kill(service.process.pid, how)
-    service.until(lambda: has_ended(supervisor) and has_ended(worker_process), 20)
-    assert plain_lines(service) == []
-
-
-def test_a_worker_ends_by_itself_when_nobody_ends_it(learning: tuple[Service, int, int]) -> None:
-    service, supervisor, worker_process = learning
-    os.kill(supervisor, signal.SIGSTOP)
-    os.kill(service.process.pid, signal.SIGKILL)
-    service.until(lambda: has_ended(worker_process), 20)
-    os.kill(supervisor, signal.SIGCONT)
-    service.until(lambda: has_ended(supervisor), 20)
-    assert plain_lines(service) == []
-
-
-def test_a_worker_ends_with_its_supervisor(learning: tuple[Service, int, int]) -> None:
-    service, supervisor, worker_process = learning
-    os.kill(supervisor, signal.SIGKILL)
-    service.until(lambda: has_ended(worker_process), 20)
-    service.until(lambda: service.client.get("/readyz").status_code == 503, 20)
-    assert service.answers(TEST[:1]) and plain_lines(service) == []
-
-
 # ---- tokens
 
 
@@ -508,86 +303,3 @@ def test_the_time_of_a_wrong_token_does_not_tell_how_wrong_it_is() -> None:
         return float(abs(first - last) / first)
 
     assert min(difference() for _ in range(5)) < 0.02
-
-
-# ---- pages of strangers in a real browser
-
-
-CHROMIUM = shutil.which("chromium")
-
-
-@pytest.fixture(scope="module")
-def stranger(service: Service) -> Iterator[Page]:
-    """A page of http://evil.test, whose name leads to this machine: DNS rebinding, after the page was loaded."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium: apt-get install chromium")
-    with sync_playwright() as playwright:
-        rules = "--host-resolver-rules=MAP evil.test 127.0.0.1"
-        own_defence = "--disable-features=LocalNetworkAccessChecks"  # newer browsers have one, others must not need it
-        arguments = ["--no-sandbox", rules, own_defence]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        page = browser.new_context().new_page()
-        page.set_default_timeout(120_000)
-        page.route("**/stranger.html", lambda route: route.fulfill(content_type="text/html", body="<p>hello"))
-        page.goto(f"http://evil.test:{service.port}/stranger.html")  # this one answer is not the service's
-        assert page.inner_text("p") == "hello"
-        yield page
-        browser.close()
-
-
-FETCH = """async ([url, method, mode, content]) => {
-    const options = {method, mode, body: content, headers: {"content-type": "text/plain"}};
-    try {
-        const answer = await fetch(url, options);
-        return [answer.status, answer.type, await answer.text()];
-    } catch (error) {
-        return [0, String(error), ""];
-    }
-}"""
-ATTEMPTS = [
-    *(("GET", path) for path in ("/", "/model", "/classes", "/metrics", "/openapi.json", "/healthz", "/readyz")),
-    *(("POST", path) for path in ("/predict", "/explain", "/learn?label=evil", "/classes/class%2000/undo")),
-    ("DELETE", "/classes/class%2000"),
-]
-
-
-@pytest.mark.parametrize(("method", "path"), ATTEMPTS)
-def test_a_rebound_name_is_refused(method: str, path: str, stranger: Page, service: Service) -> None:
-    """To the browser both are one site: nothing but the service's check of the host keeps the page out."""
-    before = service.known()
-    content = None if method == "GET" else json.dumps({"vectors": TEST[:1].tolist(), "labels": ["evil"]})
-    status, _, text = stranger.evaluate(FETCH, [path, method, "same-origin", content])
-    assert (status, json.loads(text)["error"]) == (421, "this service answers to its loopback address only")
-    assert service.known() == before and service.client.get("/model").json()["waiting"] == 0
-
-
-def test_a_rebound_name_shows_no_page(stranger: Page, service: Service) -> None:
-    page = stranger.context.new_page()
-    answer = page.goto(f"http://evil.test:{service.port}/")
-    assert answer is not None and answer.status == 421 and page.locator("#summary").count() == 0
-    page.close()
-
-
-@pytest.mark.parametrize(("method", "path"), ATTEMPTS)
-@pytest.mark.parametrize("mode", ["cors", "no-cors"])
-def test_another_site_reads_and_changes_nothing(
-    mode: str, method: str, path: str, stranger: Page, service: Service
-) -> None:
-    """The page asks for the service by its own address, as any page may try."""
-    before = service.known()
-    content = None if method == "GET" else json.dumps({"vectors": TEST[:1].tolist(), "labels": ["evil"]})
-    status, _, text = stranger.evaluate(FETCH, [service.url + path, method, mode, content])
-    assert (status, text) == (0, "")
-    assert service.known() == before and service.client.get("/model").json()["waiting"] == 0
-
-
-def test_a_form_of_another_site_teaches_nothing(stranger: Page, service: Service) -> None:
-    page = stranger.context.new_page()
-    form = f'<form method=post enctype=text/plain action="{service.url}/learn?label=evil"><input name=a></form>'
-    page.route("**/stranger.html", lambda route: route.fulfill(content_type="text/html", body=form))
-    page.goto(f"http://evil.test:{service.port}/stranger.html")
-    with page.expect_navigation():
-        page.evaluate("document.forms[0].submit()")
-    assert "pages of other sites may not use this service" in page.content()
-    assert "evil" not in service.known() and service.client.get("/model").json()["waiting"] == 0
-    page.close()
