@@ -62,7 +62,7 @@ def sentences(count: int) -> Listing:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extraction, "SHARD", 10)
-    monkeypatch.setattr(extraction, "BATCH", 4)
+    monkeypatch.setattr(Encoder, "batch", 4)
 
 
 @pytest.mark.parametrize("count", [1, 10, 35])

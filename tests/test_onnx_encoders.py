@@ -9,7 +9,7 @@ from PIL import Image
 
 from encoder_checks import PICTURES, encode, noise, refused
 from mtn import encoders
-from mtn.encoders import onnx as onnx_encoder
+from mtn.encoders import common
 
 
 def write_onnx(path: Path, shape: list[Any], kind: str = "linear", scale: float = 1.0, **told: str) -> Path:
@@ -40,7 +40,7 @@ def test_an_onnx_model_s_vectors_are_those_of_its_equation(tmp_path: Path, shape
     encoder = encoders.load_encoder(str(write_onnx(tmp_path / "m.onnx", shape, kind, 2.0)))
     found = encode(encoder, PICTURES)
     side = 224 if shape[3] == "W" else 32
-    cut = [onnx_encoder.centre_crop(one, round(side * 256 / 224), side, side) for one in PICTURES]
+    cut = [common.centre_crop(one, round(side * 256 / 224), side, side) for one in PICTURES]
     means = np.stack([(np.asarray(one) / 255).mean((0, 1)) for one in cut])
     expected = 2 * (means - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     matrix = np.arange(12).reshape(3, 4) if kind == "linear" else np.eye(3)
@@ -61,7 +61,7 @@ def test_an_onnx_model_says_how_it_sees(tmp_path: Path) -> None:
 def test_a_photograph_is_cut_as_the_library_cuts_it(transformers: Any, photograph: Image.Image) -> None:
     crop = {"height": 224, "width": 224}
     processor = transformers.CLIPImageProcessorPil(size={"shortest_edge": 256}, crop_size=crop, do_normalize=False)
-    ours = np.asarray(onnx_encoder.centre_crop(photograph.convert("RGB"), 256, 224, 224), np.float32)
+    ours = np.asarray(common.centre_crop(photograph.convert("RGB"), 256, 224, 224), np.float32)
     theirs = np.asarray(processor(photograph)["pixel_values"][0]).transpose(1, 2, 0) * 255
     assert np.abs(ours - theirs).mean() < 1.5  # the long side may round to the next pixel
 

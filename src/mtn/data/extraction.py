@@ -33,9 +33,8 @@ from mtn.runtime.progress import Progress, silent
 from mtn.storage import files
 
 SHARD = 4096
-"""Items of a shard: what has to be repeated after a kill."""
-BATCH = 64
-"""Items encoded at once; a batch never crosses shards: matrix products of other shapes round differently."""
+"""Items of a shard: what has to be repeated after a kill. A batch never crosses shards: matrix products of other shapes
+round differently."""
 AHEAD = 3
 """Batches that are prepared before the encoder needs them: bounds the memory, however large the data set."""
 
@@ -81,7 +80,7 @@ def encode(
     with ThreadPoolExecutor(core_count()) as pool:
         prepare = partial(_prepare, listing, encoder, thumbnails)
         try:
-            for block, items, futures in _ahead(blocks, lambda item: pool.submit(prepare, item)):
+            for block, items, futures in _ahead(blocks, encoder.batch, lambda item: pool.submit(prepare, item)):
                 with clock.count("waiting"):
                     prepared = [future.result() for future in futures]
                 with clock.count("working"):
@@ -94,12 +93,14 @@ def encode(
             pool.shutdown(cancel_futures=True)
 
 
-def _ahead(blocks: Iterable[range], start: Callable[[int], Future[Any]]) -> Iterator[tuple[range, range, list[Any]]]:
+def _ahead(
+    blocks: Iterable[range], batch: int, start: Callable[[int], Future[Any]]
+) -> Iterator[tuple[range, range, list[Any]]]:
     """Each batch with its block and its futures, which were started `AHEAD` batches before."""
     started: deque[tuple[range, range, list[Any]]] = deque()
     for block in blocks:
-        for at in range(0, len(block), BATCH):
-            items = block[at : at + BATCH]
+        for at in range(0, len(block), batch):
+            items = block[at : at + batch]
             started.append((block, items, [start(item) for item in items]))
             if len(started) == AHEAD:
                 yield started.popleft()
@@ -207,7 +208,7 @@ def _plan(listing: Listing, encoder: Encoder) -> dict[str, Any]:
         "items": len(listing),
         "listing": digest.hexdigest(),
         "shard": SHARD,
-        "batch": BATCH,
+        "batch": encoder.batch,
         "versions": versions() | {"pillow": PIL.__version__},
     }
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from mtn.encoders import glyph, hub, onnx, simclr, text
+from mtn.encoders import efficientnet, glyph, hub, onnx, simclr, text
 from mtn.encoders.base import Encoder
 from mtn.encoders.function import FUNCTION, FunctionEncoder, find_function
+from mtn.encoders.packaged import PACKAGED
 from mtn.errors import InputError, closest
 from mtn.runtime.device import find_device
 from mtn.storage.recorded import Recorded
@@ -81,6 +82,9 @@ def _from_folder(folder: Path, name: str, device: torch.device, revision: str | 
 
 ENCODERS: dict[str, Callable[[str, torch.device], Encoder]] = {
     "glyph": lambda name, device: glyph.GlyphEncoder(),
+    "photos": lambda name, device: efficientnet.EfficientNetEncoder(name, device, side=224, width=1.0, depth=1.0),
+    "photos-lite2": lambda name, device: efficientnet.EfficientNetEncoder(name, device, side=260, width=1.1, depth=1.2),
+    "minilm": lambda name, device: text.SentenceModel(PACKAGED[name].require(name), name, device),
     "clip-vit-b32": lambda name, device: _from_hub_cache(name, "openai/clip-vit-base-patch32", device),
     "simclr-r50": lambda name, device: simclr.SimCLR(simclr.find_weights(name), name, device),
     "hashing": lambda name, device: text.HashingEncoder(),

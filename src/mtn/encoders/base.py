@@ -25,6 +25,8 @@ class Encoder(ABC):
 
     kind: ClassVar[Literal["image", "text"]] = "image"
     dimension: int
+    batch: ClassVar[int] = 64
+    """Items that `encode` is best given at once."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:

@@ -32,6 +32,14 @@ def as_rgb(item: Item) -> Image.Image:
     return images.as_rgb(checked_image(item))
 
 
+def centre_crop(image: Image.Image, size: int, height: int, width: int) -> Image.Image:
+    """The middle, height x width, of the image resized (bicubic) so that its short side is `size`."""
+    scale = size / min(image.size)
+    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
+
+
 def files_digest(files: Iterable[Path]) -> str:
     """SHA-256 of the concatenated files; of a single file that of `sha256sum`."""
     return _cached_digest(tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files))

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from mtn.encoders.base import Encoder, Item
-from mtn.encoders.common import as_rgb, check_vectors, files_digest, one_line, probe
+from mtn.encoders.common import as_rgb, centre_crop, check_vectors, files_digest, one_line, probe
 from mtn.encoders.onnx_check import check_onnx
 from mtn.errors import InputError
 
@@ -83,14 +82,6 @@ class OnnxModel(Encoder):
                 f"encoder {self.name!r}: its metadata size, mean and std must be a whole number not below the "
                 f"height and width, and not above {LARGEST_SIDE}, and three numbers each: {one_line(error)}"
             ) from None
-
-
-def centre_crop(image: Image.Image, size: int, height: int, width: int) -> Image.Image:
-    """The middle, height x width, of the image resized (bicubic) so that its short side is `size`."""
-    scale = size / min(image.size)
-    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return image.crop((left, top, left + width, top + height))
 
 
 def _open(path: Path, name: str) -> Any:

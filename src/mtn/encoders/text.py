@@ -13,13 +13,14 @@ import torch
 from mtn.encoders import hub
 from mtn.encoders.base import Encoder, Item
 from mtn.encoders.common import files_digest
+from mtn.encoders.packaged import model_files
 
 NGRAM_SIZES = range(2, 5)
 """Lengths of the character n-grams."""
 POSITIONS = 4
 """Positions of the vector to which an n-gram adds its weight with a random sign."""
-MODEL_SUFFIXES = (".json", ".txt", ".safetensors", ".bin", ".model")
-"""What the library may read in a model's folder."""
+STEP = 64
+"""Sentences that a model computes at once."""
 
 
 class HashingEncoder(Encoder):
@@ -55,6 +56,7 @@ class SentenceModel(Encoder):
     """A folder of sentence-transformers: its own tokens, pooling and normalisation."""
 
     kind = "text"
+    batch = 1024  # the library sorts them by length, so that little is padded, and takes `STEP` at a time
 
     def __init__(self, folder: Path, name: str, device: torch.device, revision: str | None = None) -> None:
         self.folder, self.name, self.revision = folder, name, revision
@@ -65,15 +67,14 @@ class SentenceModel(Encoder):
             self.dimension = self.encode([name]).shape[1]
 
     def identity(self) -> dict[str, Any]:
-        files = sorted(file for file in self.folder.rglob("*") if file.suffix in MODEL_SUFFIXES and file.is_file())
-        return {"name": self.name, "files": files_digest(files), "revision": self.revision}
+        return {"name": self.name, "files": files_digest(model_files(self.folder)), "revision": self.revision}
 
     def prepare(self, item: Item) -> str:
         assert isinstance(item, str)
         return item
 
     def encode(self, batch: Sequence[str]) -> np.ndarray:
-        x = self.model.encode(list(batch), batch_size=len(batch), show_progress_bar=False)
+        x = self.model.encode(list(batch), batch_size=STEP, show_progress_bar=False)
         return np.asarray(x, np.float32)
 
 
