@@ -12,7 +12,7 @@ import pytest
 from cluster_data import cluster_arrays
 from commands import TINY
 from mtn import recipes
-from mtn.cli import main, models
+from mtn.cli import arguments, main
 from mtn.data import sources
 from mtn.experiments import run
 from mtn.version import __version__
@@ -174,8 +174,8 @@ def test_a_command_sets_one_thread_a_core(clusters: Path, monkeypatch: pytest.Mo
 
 def test_the_help_texts_are_those_of_what_they_tell_about() -> None:
     """Written down twice, because help must not import torch."""
-    assert sources.LABELLED.capitalize() + "." == models.TEACHING
-    assert f"Each {sources.UNLABELLED}." == models.ASKING
+    assert sources.LABELLED.capitalize() + "." == arguments.TEACHING
+    assert f"Each {sources.UNLABELLED}." == arguments.ASKING
 
 
 def test_every_key_of_the_interface_exists() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import mtn as package
-from mtn.cli import models
+from mtn.cli import main
 from mtn.data import arrays
 from mtn.version import __version__
 
@@ -56,7 +56,7 @@ def test_the_demo_is_the_command_the_readme_shows() -> None:
 
 
 def on_a_model(command: str) -> bool:
-    return "examples/" in command or "digit-features" in command or command.split()[1] in models.COMMANDS
+    return "examples/" in command or "digit-features" in command or command.split()[1] in main.MODEL_COMMANDS
 
 
 def test_the_commands_on_a_model_run_one_after_the_other(call, tmp_path: Path) -> None:

@@ -148,14 +148,6 @@ def recipes() -> None:
         console.print(f"method.{option}: an option of {', '.join(methods)}", highlight=False)
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "run": run,
-    "compare": compare,
-    "reproduce": reproduce,
-    "recipes": recipes,
-}
-
-
 def _stem(name: str) -> str:
     """A recipe's or method's name as part of a folder's name."""
     return re.sub(r"[^\w.-]+", "-", name.removesuffix(".toml").strip("./"))

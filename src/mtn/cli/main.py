@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 import mtn
-from mtn.cli import encoding, experiments, models
+from mtn.cli import encoding, experiments, models, queries
 from mtn.cli.output import print_line
 from mtn.errors import InputError
 from mtn.runtime.cores import core_count
@@ -20,11 +20,26 @@ from mtn.version import __version__
 SHARED = {"run": timedelta(minutes=30), "extract": timedelta(days=1)}
 """Commands for torchrun, and how long a process waits for the others: when encoding they may be hours apart."""
 
+MODEL_COMMANDS: dict[str, Callable[..., None]] = {
+    "new": models.new,
+    "learn": models.learn,
+    "predict": queries.predict,
+    "explain": queries.explain,
+    "info": models.info,
+    "forget": models.forget,
+    "rename": models.rename,
+    "export": models.export,
+    "serve": models.serve,
+}
+"""Those whose first argument is a model."""
 COMMANDS: dict[str, Callable[..., None]] = {
-    **experiments.COMMANDS,
-    "convert": encoding.convert,
-    **models.COMMANDS,
+    **MODEL_COMMANDS,
+    "run": experiments.run,
+    "compare": experiments.compare,
+    "reproduce": experiments.reproduce,
+    "recipes": experiments.recipes,
     "extract": encoding.extract,
+    "convert": encoding.convert,
     "convert-simclr": encoding.convert_simclr,
 }
 

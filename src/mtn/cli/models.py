@@ -1,53 +1,31 @@
-"""The commands on a model's folder: each calls MTNClassifier between reading its arguments and printing."""
+"""The commands that make, teach, change and describe a model: each calls MTNClassifier, and prints what came of it."""
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mtn.cli.output import list_skipped, percent, print_json, print_line, print_table, progress_bar, rounded
+from mtn.cli.arguments import (
+    TEACHING,
+    AsJson,
+    Encoder,
+    Exemplars,
+    Method,
+    Milvus,
+    Model,
+    Settings,
+    Strict,
+    load_classifier,
+)
+from mtn.cli.output import list_skipped, percent, print_json, print_line, print_table, progress_bar
 from mtn.errors import InputError
 
 if TYPE_CHECKING:
-    from mtn.classifier import Label, MTNClassifier
-    from mtn.data.inputs import Inputs
-
-FIGURES = (".png", ".svg")
-DRAWN = 50
-"""Queries of a figure at the most: further ones would not fit into a PNG."""
-TEACHING = (
-    "An .npz, .csv or .parquet file, a folder of .npy files, a store of mtn extract, "
-    "a folder or zip of images with a sub-folder a class, a .json file of sentences, "
-    "or the name of a data set (glyphs-200, glyphs-1k)."
-)
-"""mtn.data.sources.LABELLED, which would load torch."""
-ASKING = (
-    "Each an image, a sentence, an .npy, .npz, .csv, .parquet or .txt file, a folder of .npy files, "
-    "a store of mtn extract, or a folder of images."
-)
-"""mtn.data.sources.UNLABELLED, which would load torch."""
-
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder.")]
-Asked = Annotated[list[str], typer.Argument(metavar="INPUT...", help=ASKING)]
-Encoder = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="What makes vectors of images or sentences; of an old model, where it is now."),
-]
-Method = Annotated[str | None, typer.Option(help="Of a new model: a name of the methods table.")]
-Exemplars = Annotated[int | None, typer.Option(help="Of a new model: exemplars it may remember.")]
-Settings = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Of a new model: any key of a recipe; repeatable.")
-]
-Milvus = Annotated[
-    str | None, typer.Option(metavar="URI", help="Of the Milvus that has the model's exemplars, if one has them.")
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Fail if anything cannot be read.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+    from mtn.classifier import MTNClassifier
 
 
 def learn(
@@ -65,7 +43,7 @@ def learn(
     with changing(model):
         if (model / "model.json").exists():
             _refuse_options(model, {"--method": method, "--memory": memory, "--set": set_})
-            classifier = _load(model, encoder, milvus)
+            classifier = load_classifier(model, encoder, milvus)
         else:
             if milvus is not None:
                 raise InputError("--milvus is for a model that exists: --set memory.store=milvus --set memory.uri=URI")
@@ -113,73 +91,12 @@ def new(
     print_line(f"{model}: takes {PLURAL[loaded.kind]}, {loaded.dimension} numbers each; next: mtn learn {model} DATA")
 
 
-def predict(
-    model: Model,
-    asked: Asked,
-    as_json: AsJson = False,
-    unknown: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="What to answer where nothing known is near enough.")
-    ] = None,
-    encoder: Encoder = None,
-    milvus: Milvus = None,
-) -> None:
-    """Answer: the label of each input, its probability, and how little the input is like anything known."""
-    classifier = _load(model, encoder, milvus)
-    queries = _read_queries(classifier, asked)
-    labels = classifier.predict(queries.x, None if unknown is None else _unknown(classifier, unknown)).tolist()
-    probabilities, novelty = classifier.predict_proba(queries.x).max(1), classifier.novelty(queries.x)
-    columns, ids = ("input", "label", "probability", "novelty"), queries.ids or ()
-    if as_json:
-        for row in zip(ids, labels, probabilities.tolist(), novelty.tolist(), strict=True):
-            print_json(dict(zip(columns, row, strict=True)))
-        return
-    print_table(columns, list(zip(ids, labels, rounded(probabilities), rounded(novelty), strict=True)))
-
-
-def explain(
-    model: Model,
-    asked: Asked,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FIGURE", help="Draw the neighbours into this .png or .svg file.")
-    ] = None,
-    as_json: AsJson = False,
-    encoder: Encoder = None,
-    milvus: Milvus = None,
-) -> None:
-    """Show what answers rest on: the remembered neighbours, their similarity before and after the transformer."""
-    if out is not None and out.suffix.lower() not in FIGURES:
-        raise InputError(f"--out must end in {' or '.join(FIGURES)}, got {str(out)!r}")
-    classifier = _load(model, encoder, milvus)
-    queries = _read_queries(classifier, asked)
-    if out is not None and len(queries) > DRAWN:
-        raise InputError(f"--out takes at most {DRAWN} inputs, got {len(queries)}")
-    answers = classifier.explain(queries.x)
-    if out is not None:  # before printing: a reader such as `head` may close the pipe
-        from mtn import plot_evidence
-        from mtn.storage import files
-
-        try:
-            figure = plot_evidence(answers, classifier.thumbnails_, queries.thumbnails)  # type: ignore[arg-type]
-            files.write(out, lambda temporary: figure.savefig(temporary, format=out.suffix[1:].lower()))
-        except OSError as error:
-            raise InputError(f"--out: {out} cannot be written: {error.strerror}") from None
-    for name, answer in zip(queries.ids or (), answers, strict=True):
-        if as_json:
-            print_json({"input": name, **asdict(answer)})
-            continue
-        print_line(f"{name}: {answer.prediction}, p = {answer.probability:.3f}, novelty {answer.novelty:.3f}")
-        rows = [(n.id, n.label, *rounded((n.before, n.after, n.attention))) for n in answer.neighbours]
-        print_table(("  neighbour", "label", "similarity", "once adapted", "attention"), rows, indent="  ")
-    if out is not None:
-        print_line(f"{out}", err=as_json)
-
-
 def forget(model: Model, label: Annotated[str, typer.Argument(metavar="CLASS")], milvus: Milvus = None) -> None:
     """Drop a class for good: its exemplars, its rows in the weights, its name."""
     from mtn.classifier import saving
 
     with changing(model, exists=True):
-        classifier = _load(model, milvus=milvus)
+        classifier = load_classifier(model, milvus=milvus)
         state = classifier.state_
         if state.parse_label(label) not in state.names:  # it may be gone from the model, and not from Milvus yet
             saving.release_unsaved(state)
@@ -195,7 +112,7 @@ def rename(
 ) -> None:
     """Give a class another name."""
     with changing(model, exists=True):
-        classifier = _load(model, milvus=milvus)
+        classifier = load_classifier(model, milvus=milvus)
         classifier.rename(classifier.state_.parse_label(old), classifier.state_.parse_label(new)).save(model)
     print_line(f"{model}: {old!r} is now {new!r}")
 
@@ -207,7 +124,7 @@ def move(
 ) -> None:
     """Move what a model remembers into Milvus, from one Milvus to another, or back into the model's folder: `exact`."""
     with changing(model, exists=True):
-        classifier = _load(model, milvus=milvus)
+        classifier = load_classifier(model, milvus=milvus)
         classifier.move_memory(None if uri == "exact" else uri).save(model)
     location = classifier.state_.memory.location
     print_line(f"{model}: {len(classifier.memory_)} exemplars are now in {location or 'its folder'}")
@@ -215,7 +132,7 @@ def move(
 
 def info(model: Model, as_json: AsJson = False) -> None:
     """Say what a model knows, what it keeps, and how well it did so far."""
-    classifier = _load(model)
+    classifier = load_classifier(model)
     if not classifier.__sklearn_is_fitted__():
         raise InputError(f"{model} has been taught nothing yet{_made(classifier.source_)}: mtn learn {model} DATA")
     facts = classifier.info()
@@ -240,15 +157,13 @@ def info(model: Model, as_json: AsJson = False) -> None:
     print_table(("lesson", "samples", "new classes", "classes", "accuracy before"), rows)
 
 
-def export_(
-    model: Model, file: Annotated[Path, typer.Argument(metavar="FILE.onnx", help="The file to write.")]
-) -> None:
+def export(model: Model, file: Annotated[Path, typer.Argument(metavar="FILE.onnx", help="The file to write.")]) -> None:
     """Write the network as ONNX: query, neighbours, labels, mask -> scores in the order of the classes."""
     if file.suffix.lower() != ".onnx":
         raise InputError(f"FILE must end in .onnx, got {str(file)!r}")
     from mtn.export import export_onnx
 
-    difference = export_onnx(_load(model).state_, file)
+    difference = export_onnx(load_classifier(model).state_, file)
     unchecked = "not checked: onnxruntime is not there"
     checked = unchecked if difference is None else f"within {difference:.0e} of torch's scores"
     print_line(f"{file}: {checked}")
@@ -271,19 +186,6 @@ def serve(
     serve(model, host, port, token_file, encoder, milvus)
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "new": new,
-    "learn": learn,
-    "predict": predict,
-    "explain": explain,
-    "forget": forget,
-    "rename": rename,
-    "info": info,
-    "export": export_,
-    "serve": serve,
-}
-
-
 @contextmanager
 def changing(model: Path, exists: bool = False) -> Iterator[None]:
     """Lock a model's folder, which with `exists` must hold a model; Ctrl-C becomes one line and exit code 130."""
@@ -299,12 +201,6 @@ def changing(model: Path, exists: bool = False) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _load(model: Path, encoder: str | None = None, milvus: str | None = None) -> "MTNClassifier":
-    from mtn import MTNClassifier
-
-    return MTNClassifier.load(model, encoder, milvus)
-
-
 def _new(method: str | None, memory: int | None, set_: Sequence[str], encoder: str | None) -> "MTNClassifier":
     from mtn import MTNClassifier, recipes
 
@@ -318,25 +214,6 @@ def _refuse_options(model: Path, options: dict[str, Any]) -> None:
     given = [name for name, value in options.items() if value not in (None, [])]
     if given:
         raise InputError(f"{given[0]} is for a new model: {model} exists, and stays as it was made")
-
-
-def _read_queries(classifier: "MTNClassifier", asked: Sequence[str]) -> "Inputs":
-    from mtn.data.inputs import Inputs
-
-    if not classifier.__sklearn_is_fitted__():
-        raise InputError("the model has been taught nothing yet: mtn learn MODEL DATA")
-    with progress_bar() as progress:
-        queries = Inputs.join([classifier.reader().to_ask(text, progress) for text in asked])
-    list_skipped(queries.skipped)
-    return queries
-
-
-def _unknown(classifier: "MTNClassifier", text: str) -> "Label":
-    """`text` as a label of the model's type if it can be one, so that answers have one type."""
-    try:
-        return classifier.state_.parse_label(text)
-    except InputError:
-        return text
 
 
 def _made(source: dict[str, Any]) -> str:
