@@ -26,6 +26,7 @@ import torch
 from PIL import Image
 
 from mtn import MTNClassifier, recipe
+from mtn.classifier.state import ESTIMATES
 from mtn.methods import METHODS
 
 torch.set_num_threads(1)
@@ -170,7 +171,7 @@ def answers(model: MTNClassifier, x: Any) -> dict[str, Any]:
         "novelty": model.novelty(x).tolist(),
         "neighbours": near[:6],
         "memory": [[one.id, one.label] for one in model.memory_],
-        "history": model.history_,
+        "history": [{key: entry[key] for key in entry if key not in ESTIMATES} for entry in model.history_],
         "temperature": model.temperature_,
         "threshold": model.threshold_,
     }

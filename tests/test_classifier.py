@@ -55,6 +55,18 @@ def test_classes_of_any_number_come_unannounced_and_stay_sorted() -> None:
     assert len(it.memory_) <= 60
 
 
+@pytest.mark.parametrize("method", ["practical", "knn", "mtn", "slda"])
+def test_the_accuracy_after_a_lesson_is_estimated_where_something_was_not_trained_on(method: str) -> None:
+    it = classifier(method).fit(X[some(0, 1, 2, 3)], Y[some(0, 1, 2, 3)])
+    it.partial_fit(X[some(4, 5)], Y[some(4, 5)]).partial_fit(X[some(0)][:4], Y[some(0)][:4])
+    found = [(entry["estimated_accuracy"], entry["estimated_accuracy_new"]) for entry in it.history_]
+    if method in ("mtn", "slda"):  # everything was trained on; nothing is remembered
+        assert found == [(None, None)] * 3
+    else:
+        assert all(0 <= value <= 1 for pair in found[:2] for value in pair)
+        assert found[0][0] == found[0][1] and found[2][1] is None  # all classes are new, then none is
+
+
 def test_an_interrupt_in_the_middle_leaves_the_old_model(fitted: MTNClassifier, monkeypatch: Any) -> None:
     before, weights = fitted.predict_proba(TEST), dict(vars(fitted))
 

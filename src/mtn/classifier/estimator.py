@@ -60,7 +60,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     ----------
     classes_ : sorted labels of the classes known now; columns of `predict_proba` follow it.
     memory_ : what is remembered, a list of `Exemplar`.
-    history_ : of each call: samples, new classes, classes, and the accuracy on 1 000 of its samples before it.
+    history_ : of each call: samples, new classes, classes, accuracy before it, estimated accuracy after it.
     thumbnails_ : images of exemplars by id, for `mtn.plot_evidence`.
     temperature_ : what scores are divided by before the softmax of `predict_proba`.
     threshold_ : the novelty above which `predict(X, unknown=...)` calls a query unknown; None: nothing to tell by.

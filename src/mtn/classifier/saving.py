@@ -17,7 +17,7 @@ from torch import Tensor
 from mtn import encoders, recipes
 from mtn.classifier import schema
 from mtn.classifier.queries import SCORE_MULTIPLE
-from mtn.classifier.state import ClassifierState
+from mtn.classifier.state import ESTIMATES, ClassifierState
 from mtn.errors import InputError, UnavailableError
 from mtn.neighbours import Neighbours
 from mtn.runtime.capacity import check_fits
@@ -234,7 +234,7 @@ def restore_state(
         arrived=facts["arrived"],
         own_ids=dict(facts["ids"]),
         thumbnails=thumbnails,
-        history=tuple(facts["history"]),
+        history=tuple(dict.fromkeys(ESTIMATES) | entry for entry in facts["history"]),
         temperature=facts["temperature"],
         threshold=facts["threshold"],
         usual=torch.tensor(usual, dtype=torch.float64),

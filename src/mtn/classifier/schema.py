@@ -91,6 +91,8 @@ class HistoryEntry(Part):
     new_classes: Count
     classes: Count
     accuracy_before: float | None
+    estimated_accuracy: float | None = None
+    estimated_accuracy_new: float | None = None
     jobs: list[str] = []
 
 

@@ -18,6 +18,10 @@ from mtn.training import Learner
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 """Mean 0 and standard deviation 1 of both signs of novelty: used until samples are known to measure them on."""
 
+ESTIMATES = ("estimated_accuracy", "estimated_accuracy_new")
+"""Keys of a lesson in the history: the accuracy expected over all classes, and over those that were new in it. None
+where no estimate can be made; entries of earlier versions have neither."""
+
 
 @dataclass(frozen=True)
 class Exemplar:

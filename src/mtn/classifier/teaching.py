@@ -10,23 +10,18 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from mtn import calibration, recipes
-from mtn.classifier import queries
+from mtn import recipes
+from mtn.classifier import assessment
 from mtn.classifier.labels import Id, Label, LabelKind, check_labels
-from mtn.classifier.state import UNIT, ClassifierState
+from mtn.classifier.state import ClassifierState
 from mtn.config import Config
 from mtn.errors import InputError
 from mtn.images import are_pixels
-from mtn.runtime import rng
 from mtn.runtime.progress import Progress, bar, silent
 from mtn.samples import Samples
 from mtn.search import make_store, new_location
 from mtn.stream import Task
 from mtn.training import Learner
-
-MOST_ASSESSED, FEWEST_ASSESSED = 1000, 100
-"""Samples that calibration and the accuracy before learning look at, at the most: the cost of a call stays bounded.
-Beyond 16 000 classes they are fewer, but no fewer than the second number."""
 
 _RANDOM = threading.RLock()
 """Held while torch's random state, which all threads share, is seeded and drawn from: classifiers that learn in several
@@ -72,7 +67,7 @@ def learn(
     own_ids, images = _check_ids(state, ids, len(X)), _check_thumbnails(thumbnails, len(X))
     task, names = _next_task(state, X, labels)
     known = len(state.columns)
-    accuracy = _accuracy(state, task.train.select(task.train.y < task.old), len(names)) if known else None
+    accuracy = assessment.accuracy_before(state, task) if known else None
     with isolated_random_state(), shown_progress(progress) as report:
         # a learner that has learned nothing is in no other state
         learner = _copy_of(state.learner) if state.stops else state.learner
@@ -87,9 +82,10 @@ def learn(
             own_ids={**state.own_ids, **dict(zip(numbers, own_ids or [], strict=False))},
             thumbnails={**state.thumbnails, **dict(zip(numbers, images, strict=False))},
         )
-        taught = _calibrated(_without_leftovers(taught), task, false_alarms)
+        taught = assessment.calibrated(_without_leftovers(taught), task, false_alarms)
+        estimated = assessment.estimated_accuracy(taught, task)
     entry = {"samples": len(X), "new_classes": task.new, "classes": known + task.new, "accuracy_before": accuracy}
-    return replace(taught, history=(*state.history, entry))
+    return replace(taught, history=(*state.history, entry | estimated))
 
 
 def _copy_of(learner: Learner) -> Learner:
@@ -118,49 +114,6 @@ def _next_task(state: ClassifierState, X: np.ndarray, labels: Sequence[Label]) -
         samples.select(torch.zeros(0, dtype=torch.long)),
     )
     return task, names
-
-
-def _accuracy(state: ClassifierState, samples: Samples, classes: int) -> float | None:
-    """On samples of known classes; None without any."""
-    if not len(samples):
-        return None
-    samples = _assessed(state, samples, classes)
-    z = queries.scores_by_arrival(state, samples, queries.neighbours(state, samples))
-    return float((z.argmax(1) == samples.y).double().mean())
-
-
-def _calibrated(state: ClassifierState, task: Task, false_alarms: float) -> ClassifierState:
-    """With temperature and threshold, fitted on exemplars held out of training, or on all if the method holds none."""
-    learner = state.learner
-    known = learner.memory.samples()
-    if learner.past:
-        known = Samples.join(learner.past)
-    elif len(known):
-        held = learner.method.held_out(task, learner.memory)
-        known = known.select(held) if held.any() else known
-    state = replace(state, temperature=1.0, threshold=None, usual=UNIT)
-    if not len(known):
-        return state
-    known = _assessed(state, known, len(state.names))
-    retrieval = queries.neighbours(state, known, wanted=True)
-    z = queries.scores_by_arrival(state, known, retrieval)
-    present = [index for index, name in enumerate(state.names) if name is not None]
-    if len(present) > 1:
-        position = torch.full((len(state.names),), -1)
-        position[present] = torch.arange(len(present))
-        state = replace(state, temperature=calibration.temperature(z[:, present], position[known.y]))
-    z = z.index_select(1, state.columns)
-    state = replace(state, usual=calibration.usual(queries.oddness(z, retrieval)))
-    return replace(state, threshold=calibration.threshold(queries.novelty(state, z, retrieval), false_alarms))
-
-
-def _assessed(state: ClassifierState, samples: Samples, classes: int) -> Samples:
-    """A random selection of bounded size, the same at every call."""
-    most = min(MOST_ASSESSED, max(FEWEST_ASSESSED, queries.MAX_SCORES // 4 // classes))
-    if len(samples) <= most:
-        return samples
-    drawn = torch.randperm(len(samples), generator=rng.generator(state.learner.config.seed, "held out"))
-    return samples.select(drawn[:most].sort().values)
 
 
 def _without_leftovers(state: ClassifierState) -> ClassifierState:
