@@ -5,7 +5,9 @@ import functools
 import hmac
 import itertools
 import json
+import os
 import random
+import signal
 import socket
 import time
 import tracemalloc
@@ -82,6 +84,20 @@ def test_another_client_is_answered_while_300_send(sent: str, service: Service) 
         assert seconds_to_answer(service) < 1.0
         remaining = sum(map(still_open, clients))
         assert remaining > 200, "dropped more than it had to"
+
+
+def test_a_service_that_is_behind_reads_what_has_come_before_it_refuses_anybody(service: Service) -> None:
+    """It was stopped: all connections came at once, and what each of them sent."""
+    os.kill(service.process.pid, signal.SIGSTOP)
+    try:
+        with ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(connect(service, NO_BODY))
+            asking = stack.enter_context(connect(service, GET))
+            os.kill(service.process.pid, signal.SIGCONT)
+            assert asking.recv(100).startswith(b"HTTP/1.1 200")
+    finally:
+        os.kill(service.process.pid, signal.SIGCONT)
 
 
 def test_an_upload_is_not_dropped_for_silent_connections(service: Service) -> None:

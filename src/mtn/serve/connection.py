@@ -9,6 +9,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MAX_CONNECTIONS = 256
 HEAD_SECONDS = 10.0
 """For the head of a request, from the opening of the connection or the end of the answer before."""
+CATCH_UP_SECONDS = 0.05
+"""For the event loop to read what has come, before a connection is refused because all others have sent something."""
 FLUSH_SECONDS = 30.0
 """For a client to read what is left of an answer when its connection is closed."""
 
@@ -17,7 +19,8 @@ class Connection(H11Protocol):
     """Uvicorn's connection with a limit on the time for a head.
 
     Where there are too many connections, the one that has kept the service waiting longest is dropped: first those
-    without a request, then those whose body is not complete. If all requests are complete, the new one is refused.
+    without a request, then those whose body is not complete. If all requests are complete, the new one is refused; if
+    what others have sent is not read yet, that is decided a moment later.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -28,10 +31,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
         self._await_head()
-        while len(self.connections) > MAX_CONNECTIONS:
-            if not self._drop_one():
-                self.limit_concurrency = 0  # uvicorn answers 503 and closes the connection
-                break
+        self._make_room(at_once=len(self.connections) > 2 * MAX_CONNECTIONS)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -64,6 +64,17 @@ class Connection(H11Protocol):
     def _close(self) -> None:
         self.transport.close()  # once the client has read what was written
         self._timer = self.loop.call_later(FLUSH_SECONDS, self.transport.abort)
+
+    def _make_room(self, at_once: bool) -> None:
+        """Drop others while there are too many; if none can be dropped, refuse this one, at once or after a moment."""
+        while self in self.connections and len(self.connections) > MAX_CONNECTIONS:
+            if self._drop_one():
+                continue
+            if at_once:
+                self.limit_concurrency = 0  # uvicorn answers 503 and closes the connection
+            else:
+                self.loop.call_later(CATCH_UP_SECONDS, self._make_room, True)
+            return
 
     def _drop_one(self) -> bool:
         """Whether there was a connection that could be dropped."""
