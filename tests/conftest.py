@@ -4,8 +4,10 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 
+import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +23,9 @@ import grids
 import mtn
 from classifiers import classifier
 from cluster_data import LABELS, TRAIN, cluster_arrays
+from commands import DISK
 from encoder_checks import EXTRA
+from hub_server import HubServer
 from learners import TaskLearner
 from milvus_process import MilvusProcess
 from mtn import MTNClassifier, images
@@ -112,6 +116,35 @@ def photograph() -> Image.Image:
 def transformers() -> Any:
     """The library, if it is installed."""
     return pytest.importorskip("transformers", reason=EXTRA)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
+    if not hasattr(os, "geteuid") or os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A hub on loopback, with an empty cache and no token on this side; what it would wait for is not waited for."""
+    library = pytest.importorskip("huggingface_hub", reason=EXTRA)
+    for name in ("MTN_DOWNLOAD", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with HubServer() as server:
+        server.cache = tmp_path / "cache"
+        values = {"ENDPOINT": server.url, "HF_HUB_CACHE": str(server.cache), "HF_HUB_DISABLE_XET": True}
+        values |= {"HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HUB_OFFLINE": False}
+        values["HUGGINGFACE_CO_URL_TEMPLATE"] = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        for name, value in values.items():
+            monkeypatch.setattr(library.constants, name, value)
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)
+        yield server
 
 
 @pytest.fixture

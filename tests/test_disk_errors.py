@@ -4,7 +4,6 @@ that were killed before they had written anything."""
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,27 +11,13 @@ import pytest
 import torch
 
 from cluster_data import cluster_arrays
-from commands import TINY
+from commands import DISK, TINY
 from mtn.cli.main import describe_system_error
 from mtn.errors import InputError
 from mtn.experiments import compare, run
 from mtn.experiments.paper import grid, reproduce
 from mtn.storage import files
 from mtn.storage.tensors import save_tensors
-
-DISK = 1 << 20
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
-    if not hasattr(os, "geteuid") or os.geteuid() or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("file systems cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(folder: Path) -> None:

@@ -18,6 +18,7 @@ from sklearn.base import clone
 from cluster_data import cluster_arrays
 from mtn import MTNClassifier, encoders
 from mtn.data import reader
+from mtn.encoders import loading
 from mtn.encoders.trust import trusted_encoder
 from mtn.errors import InputError
 from mtn.serve.journal import Job
@@ -163,7 +164,7 @@ def test_a_path_that_a_folder_names_is_not_opened(name: str, tmp_path: Path, mon
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     (tmp_path / "nested" / "weights").mkdir(parents=True)
     for target in ("_from_folder", "onnx", "simclr"):
-        monkeypatch.setattr(encoders, target, None)  # whatever would open it fails
+        monkeypatch.setattr(loading, target, None)  # whatever would open it fails
     with pytest.raises(InputError, match=r"what a folder names is not opened: give the encoder"):
         encoders.load_encoder(Recorded(name.format(folder=tmp_path)))
 

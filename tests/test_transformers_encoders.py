@@ -1,6 +1,7 @@
 """Encoders of transformers and sentence-transformers: their vectors equal those of the library."""
 
 import hashlib
+import importlib.util
 import json
 import pickle
 import sys
@@ -19,7 +20,7 @@ from mtn import encoders
 
 @pytest.fixture(scope="module")
 def models(transformers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of small models: clip, clip-whole (text and images), vit, vit-no-pooler, resnet, swin."""
+    """Folders of small models; clip-whole and siglip have a part for text too."""
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -34,6 +35,13 @@ def models(transformers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "vit-no-pooler": transformers.ViTModel(transformers.ViTConfig(**sight), add_pooling_layer=False),
         "resnet": transformers.ResNetModel(residual),
         "mae": transformers.ViTMAEModel(transformers.ViTMAEConfig(**sight)),
+        "dinov2": transformers.Dinov2Model(transformers.Dinov2Config(**sight, mlp_ratio=2)),
+        "dinov3": transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**sight)),
+        "siglip": transformers.SiglipModel(
+            transformers.SiglipConfig(
+                vision_config=sight, text_config={**small, "vocab_size": 50, "projection_size": 32}
+            )
+        ),
         "bert": transformers.BertModel(transformers.BertConfig(**small, vocab_size=50)),
     }
     for name, model in made.items():
@@ -55,16 +63,16 @@ def direct(transformers: Any, folder: Path, kind: str, items: list[Image.Image])
         return model(pixel_values=torch.tensor(np.array(processor(items)["pixel_values"])))
 
 
-@pytest.mark.parametrize("name", ["clip", "clip-whole", "vit", "vit-no-pooler", "resnet"])
+@pytest.mark.parametrize("name", ["clip", "clip-whole", "vit", "vit-no-pooler", "resnet", "dinov2", "dinov3", "siglip"])
 def test_a_vision_model_s_vectors_are_the_library_s(transformers: Any, models: Path, name: str) -> None:
     encoder = encoders.load_encoder(str(models / name))
     found = encode(encoder, PICTURES)
-    if name == "clip-whole":
+    if name in ("clip-whole", "siglip"):
         processor = transformers.AutoImageProcessor.from_pretrained(models / name, backend="pil")
         with torch.no_grad():
             pixels = torch.tensor(np.array(processor(PICTURES)["pixel_values"]))
-            whole = transformers.CLIPModel.from_pretrained(models / name).eval()
-            expected = whole.visual_projection(whole.vision_model(pixel_values=pixels).pooler_output)
+            whole = transformers.AutoModel.from_pretrained(models / name).eval()
+            expected = whole.get_image_features(pixel_values=pixels).pooler_output
     elif name == "clip":
         expected = direct(transformers, models / name, "CLIPVisionModelWithProjection", PICTURES).image_embeds
     elif name == "vit-no-pooler":  # the pooler would be random
@@ -112,15 +120,15 @@ def test_the_hub_s_name_is_looked_up_in_the_local_cache_alone(
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    for name, repository in (("clip-vit-b32", "openai/clip-vit-base-patch32"), ("some/model", "some/model")):
-        with refused(f"{name}.*`hf download {repository}`, then run again, or give the path of a folder"):
+    for name in ("clip-vit-b32", "some/model", "some/model@v1.0"):
+        with refused(f"{name}.*`mtn encoders get {name}` fetches them.*MTN_DOWNLOAD=1; or give the path of a folder"):
             encoders.load_encoder(name)
     cache = tmp_path / "models--openai--clip-vit-base-patch32"
     folder, revision = cache / "snapshots", "0123456789abcdef0123456789abcdef01234567"
     copy(models / "clip", folder / revision, "model.safetensors")
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text(revision)
-    with refused("hf download"):  # a config without weights
+    with refused("mtn encoders get"):  # a config without weights
         encoders.load_encoder("clip-vit-b32")
     (folder / revision / "model.safetensors").symlink_to(models / "clip" / "model.safetensors")
     encoder = encoders.load_encoder("clip-vit-b32")
@@ -147,6 +155,16 @@ def test_folders_that_are_no_model_of_images_are_refused(models: Path, tmp_path:
     weights = {name: weight for name, weight in load_file(folder / "model.safetensors").items() if "layer" not in name}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with refused("lack "):
+        encoders.load_encoder(str(folder))
+
+
+def test_a_model_that_needs_a_further_library_names_it(models: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    if importlib.util.find_spec("timm"):
+        pytest.skip("timm is installed")
+    folder = copy(models / "vit", tmp_path / "timm", "config.json")
+    (folder / "config.json").write_text(json.dumps({"architecture": "resnet18", "pretrained_cfg": {"tag": "a1_in1k"}}))
+    with refused("needs another library: .*pip install timm"):
         encoders.load_encoder(str(folder))
 
 

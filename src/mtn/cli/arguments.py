@@ -1,5 +1,6 @@
 """Arguments and options that several commands take, and the model that most of them begin with."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,7 @@ Milvus = Annotated[
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail if anything cannot be read.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Fetch the encoder's weights from the hub without asking.")]
 
 
 def load_classifier(model: Path, encoder: str | None = None, milvus: str | None = None) -> "MTNClassifier":
@@ -43,3 +45,23 @@ def load_classifier(model: Path, encoder: str | None = None, milvus: str | None 
     from mtn import MTNClassifier
 
     return MTNClassifier.load(model, encoder, milvus)
+
+
+def provide_encoder(encoder: str | None, yes: bool) -> None:
+    """Before anything is read: fetch an encoder's weights if they are not here and the user allows it.
+
+    That is by --yes, by MTN_DOWNLOAD=1, or by an answer on the terminal.
+    """
+    from mtn.encoders import catalogue
+    from mtn.storage import repositories
+
+    if encoder is None or not catalogue.is_missing(encoder):
+        return
+    yes = yes or repositories.downloads_allowed()
+    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise catalogue.missing_weights(encoder)
+    offer = catalogue.offered(encoder)
+    question = f"fetch {encoder}: {offer.size} of {offer.repository.name} from the hub?"
+    if not yes and not typer.confirm(question, err=True):
+        raise catalogue.missing_weights(encoder)
+    repositories.fetch(offer)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mtn.cli.arguments import Yes, provide_encoder
 from mtn.cli.output import list_skipped, progress_bar, resumable
 
 LISTED = 20
@@ -32,6 +33,7 @@ def extract(
     encoder: Annotated[str, typer.Option(metavar="NAME", help="What makes vectors of images or sentences.")],
     out: Annotated[Path, typer.Option(metavar="STORE", help="The folder to make; an unfinished one is resumed.")],
     strict: Strict = False,
+    yes: Yes = False,
 ) -> None:
     """Turn images or sentences into vectors on disk, which are taken wherever vectors are."""
     from mtn import encoders
@@ -39,6 +41,7 @@ def extract(
     from mtn.runtime import distributed
 
     start = time.perf_counter()
+    provide_encoder(encoder, yes)
     with resumable(out), progress_bar() as progress:
         listing = sources.open_source(data).list_items(progress)
         extracted = extraction.extract(listing, encoders.load_encoder(encoder), out, progress)
@@ -69,10 +72,10 @@ def convert_simclr(
     ] = None,
 ) -> None:
     """Make the weights of the encoder simclr-r50 of a published checkpoint."""
-    from mtn.encoders import simclr
+    from mtn.encoders import catalogue, simclr
 
     if target is None:
-        target = simclr.default_path()
+        target = catalogue.default_simclr_path()
         target.parent.mkdir(parents=True, exist_ok=True)
     simclr.convert_weights(source, target)
     typer.echo(f"{target}: the encoder simclr-r50 of {source}")

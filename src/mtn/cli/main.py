@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 import mtn
-from mtn.cli import encoding, experiments, models, queries
+from mtn.cli import encoders, encoding, experiments, models, queries
 from mtn.cli.output import print_line
 from mtn.errors import InputError
 from mtn.runtime.cores import core_count
@@ -68,6 +68,11 @@ memory = typer.Typer(no_args_is_help=True, help="Where a model's exemplars are."
 memory.command("move", cls=TorchCommand)(models.move)
 memory.callback()(lambda: None)  # without a callback typer makes the only command the group itself
 app.add_typer(memory, name="memory")
+
+hub = typer.Typer(help=encoders.list_encoders.__doc__)
+hub.command("get")(encoders.get)
+hub.callback(invoke_without_command=True)(encoders.list_encoders)
+app.add_typer(hub, name="encoders")
 
 
 @app.callback(invoke_without_command=True)

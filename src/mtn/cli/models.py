@@ -19,7 +19,9 @@ from mtn.cli.arguments import (
     Model,
     Settings,
     Strict,
+    Yes,
     load_classifier,
+    provide_encoder,
 )
 from mtn.cli.output import list_skipped, percent, print_json, print_line, print_table, progress_bar
 from mtn.errors import InputError
@@ -37,9 +39,11 @@ def learn(
     encoder: Encoder = None,
     milvus: Milvus = None,
     strict: Strict = False,
+    yes: Yes = False,
 ) -> None:
     """Teach a model the classes in DATA: new ones, more of known ones, or both."""
     start = time.perf_counter()
+    provide_encoder(encoder, yes)
     with changing(model):
         if (model / "model.json").exists():
             _refuse_options(model, {"--method": method, "--memory": memory, "--set": set_})
@@ -76,12 +80,14 @@ def new(
     method: Method = None,
     memory: Exemplars = None,
     set_: Settings = [],  # noqa: B006 (typer copies it)
+    yes: Yes = False,
 ) -> None:
     """Start a model that has been taught nothing yet."""
     from mtn.encoders.base import PLURAL
 
     if (model / "model.json").exists():
         raise InputError(f"{model} exists already: teach it with mtn learn, or name another folder")
+    provide_encoder(encoder, yes)
     classifier = _new(method, memory, set_, encoder)
     classifier.configuration()
     loaded = classifier.reader().requested_encoder()
@@ -178,10 +184,12 @@ def serve(
     ] = None,
     encoder: Encoder = None,
     milvus: Milvus = None,
+    yes: Yes = False,
 ) -> None:
     """Answer over HTTP, and show a page to ask, teach and forget."""
     from mtn.serve import serve
 
+    provide_encoder(encoder, yes)
     print_line(f"{model}: http://{host}:{port}/ until Ctrl-C")
     serve(model, host, port, token_file, encoder, milvus)
 

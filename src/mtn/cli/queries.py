@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtn.cli.arguments import AsJson, Asked, Encoder, Milvus, Model, load_classifier
+from mtn.cli.arguments import AsJson, Asked, Encoder, Milvus, Model, Yes, load_classifier, provide_encoder
 from mtn.cli.output import list_skipped, print_json, print_line, print_table, progress_bar, rounded
 from mtn.errors import InputError
 
@@ -29,8 +29,10 @@ def predict(
     ] = None,
     encoder: Encoder = None,
     milvus: Milvus = None,
+    yes: Yes = False,
 ) -> None:
     """Answer: the label of each input, its probability, and how little the input is like anything known."""
+    provide_encoder(encoder, yes)
     classifier = load_classifier(model, encoder, milvus)
     queries = _read_queries(classifier, asked)
     labels = classifier.predict(queries.x, None if unknown is None else _unknown(classifier, unknown)).tolist()
@@ -52,10 +54,12 @@ def explain(
     as_json: AsJson = False,
     encoder: Encoder = None,
     milvus: Milvus = None,
+    yes: Yes = False,
 ) -> None:
     """Show what answers rest on: the remembered neighbours, their similarity before and after the transformer."""
     if out is not None and out.suffix.lower() not in FIGURES:
         raise InputError(f"--out must end in {' or '.join(FIGURES)}, got {str(out)!r}")
+    provide_encoder(encoder, yes)
     classifier = load_classifier(model, encoder, milvus)
     queries = _read_queries(classifier, asked)
     if out is not None and len(queries) > DRAWN:

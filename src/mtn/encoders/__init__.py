@@ -1,92 +1,17 @@
 """Images or sentences -> vectors. The libraries behind an encoder are imported when it is asked for."""
 
-import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
+__all__ = ["ENCODERS", "load", "load_encoder"]
 
-from mtn.encoders import efficientnet, glyph, hub, onnx, simclr, text
-from mtn.encoders.base import Encoder
-from mtn.encoders.function import FUNCTION, FunctionEncoder, find_function
-from mtn.encoders.packaged import PACKAGED
-from mtn.errors import InputError, closest
-from mtn.runtime.device import find_device
-from mtn.storage.recorded import Recorded
+if TYPE_CHECKING:
+    from mtn.encoders.loading import ENCODERS, load, load_encoder
+else:
 
-HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-"""A name of the Hugging Face hub."""
-OTHERS = "package.module:function, an .onnx file, a folder of transformers or sentence-transformers, a hub name"
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is first used: torch takes seconds to load."""
+        if name not in __all__:
+            raise AttributeError(f"module 'mtn.encoders' has no attribute {name!r}")
+        from mtn.encoders import loading
 
-
-def load_encoder(name: str | Callable[..., Any], device: str = "auto") -> Encoder:
-    """An encoder by a name of `ENCODERS` or one of `OTHERS`, or of a function itself.
-
-    A name that a file gives (`Recorded`) is looked up in `ENCODERS` and in the local hub cache alone.
-    """
-    torch_device = find_device(device)
-    if isinstance(name, Recorded):
-        return _load_recorded(name, torch_device)
-    if not isinstance(name, str):
-        return FunctionEncoder(name)
-    if name in ENCODERS or name.startswith("simclr-r50:"):
-        return ENCODERS[name.partition(":")[0]](name, torch_device)
-    if FUNCTION.fullmatch(name):
-        return find_function(name)
-    if name.lower().endswith(".onnx"):
-        return onnx.OnnxModel(Path(name), name)
-    if name and Path(name).is_dir():
-        return _from_folder(Path(name), name, torch_device)
-    if HUB.fullmatch(name):
-        return _from_hub_cache(name, name, torch_device)
-    raise InputError(f"no encoder {name!r}: {closest(name, ENCODERS)} (or {OTHERS})")
-
-
-load = load_encoder
-"""The documented name of the first version."""
-
-
-def _load_recorded(name: Recorded, device: torch.device) -> Encoder:
-    """No path is opened and nothing is imported: an ONNX file or a folder of weights could be anybody's."""
-    if name in ENCODERS:
-        return ENCODERS[name](name, device)
-    folder = hub.cached_snapshot(name) if HUB.fullmatch(name) else None
-    if folder is None:
-        raise InputError(
-            f"the model's encoder is {name!r}, which is neither of the table nor in the local hub cache, and what a "
-            f"folder names is not opened: give the encoder (--encoder)"
-        )
-    return _from_folder(folder, name, device, folder.name)
-
-
-def _from_hub_cache(name: str, repository: str, device: torch.device) -> Encoder:
-    folder = hub.cached_snapshot(repository)
-    if folder is None:
-        raise InputError(
-            f"encoder {name!r}: its weights are not in the local hub cache; fetch them by `hf download {repository}`, "
-            f"then run again, or give the path of a folder that holds them"
-        )
-    return _from_folder(folder, name, device, folder.name)
-
-
-def _from_folder(folder: Path, name: str, device: torch.device, revision: str | None = None) -> Encoder:
-    if (folder / "modules.json").is_file():
-        return text.SentenceModel(folder, name, device, revision)
-    if (folder / "config.json").is_file():
-        return hub.VisionModel(folder, name, device, revision)
-    raise InputError(
-        f"encoder {name!r}: the folder must hold config.json (transformers) or modules.json (sentence-transformers)"
-    )
-
-
-ENCODERS: dict[str, Callable[[str, torch.device], Encoder]] = {
-    "glyph": lambda name, device: glyph.GlyphEncoder(),
-    "photos": lambda name, device: efficientnet.EfficientNetEncoder(name, device, side=224, width=1.0, depth=1.0),
-    "photos-lite2": lambda name, device: efficientnet.EfficientNetEncoder(name, device, side=260, width=1.1, depth=1.2),
-    "minilm": lambda name, device: text.SentenceModel(PACKAGED[name].require(name), name, device),
-    "clip-vit-b32": lambda name, device: _from_hub_cache(name, "openai/clip-vit-base-patch32", device),
-    "simclr-r50": lambda name, device: simclr.SimCLR(simclr.find_weights(name), name, device),
-    "hashing": lambda name, device: text.HashingEncoder(),
-}
-"""Name -> what makes the encoder, given the name and the device."""
+        return getattr(loading, name)

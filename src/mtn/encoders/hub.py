@@ -1,9 +1,5 @@
-"""Vision models of the transformers library: from a folder, or from the user's hub cache.
+"""Vision models of the transformers library, from a folder. No code that comes with a model is run."""
 
-Nothing is fetched, and no code that comes with a model is run.
-"""
-
-import importlib
 import json
 import pickle
 from collections.abc import Iterator, Sequence
@@ -19,15 +15,21 @@ from torch import Tensor
 from mtn.encoders.base import Encoder, Item
 from mtn.encoders.common import as_rgb, files_digest, one_line, probe
 from mtn.errors import InputError
+from mtn.storage.repositories import require
 
-CLIP = ("clip", "clip_vision_model")
+TOWERS = {
+    "clip": "CLIPVisionModelWithProjection",
+    "clip_vision_model": "CLIPVisionModelWithProjection",
+    "siglip": "SiglipVisionModel",
+}
+"""Type of a model in its config.json -> the class of its part for images, where `AutoModel` has one for text too."""
 DAMAGE = (OSError, ValueError, RuntimeError, KeyError, AttributeError, SafetensorError, pickle.UnpicklingError)
 """What the library raises on a folder that is not a model's."""
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 class VisionModel(Encoder):
-    """CLIP: the projected embedding of the image. Others: the pooled output, flattened.
+    """CLIP: the projected embedding of the image. SigLIP, DINO and others: the pooled output, flattened.
 
     Where a model has no pooled output, or its weights were saved without the pooler, it is the mean of the last hidden
     state over the tokens or positions.
@@ -72,17 +74,6 @@ class VisionModel(Encoder):
         return last.mean(1) if last.ndim == 3 else last.mean((2, 3))
 
 
-def cached_snapshot(repository: str) -> Path | None:
-    """The snapshot in the local hub cache, if weights are in it; its folder is named after the revision."""
-    hub = require("huggingface_hub")
-    try:
-        files = [hub.try_to_load_from_cache(repository, file) for file in ("config.json", "modules.json")]
-    except ValueError:  # it is not a valid name of a repository
-        return None
-    folders = (Path(file).parent for file in files if isinstance(file, str))
-    return next((folder for folder in folders if any(folder.rglob("*model*.[sb]*"))), None)
-
-
 def weight_files(folder: Path) -> list[Path]:
     """The files that the library loads: safetensors if there are any."""
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
@@ -99,6 +90,9 @@ def quiet(name: str, folder: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except ImportError as error:  # timm, or torchvision
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"encoder {name!r}: {folder} needs another library: {reason}") from None
     except DAMAGE as error:
         raise InputError(f"encoder {name!r}: {folder} cannot be loaded: {one_line(error)}") from None
     finally:
@@ -116,20 +110,11 @@ def _load_model(folder: Path, name: str) -> tuple[Any, Any, bool]:
         config = library.AutoConfig.from_pretrained(folder, **LOCAL)
         processor = library.AutoImageProcessor.from_pretrained(folder, backend="pil", **LOCAL)
         options = {"dtype": torch.float32, "output_loading_info": True, **LOCAL}
-        if config.model_type in CLIP:
-            kind, options["projection_dim"] = library.CLIPVisionModelWithProjection, config.projection_dim
-        else:
-            kind = library.AutoModel
+        if config.model_type.startswith("clip"):
+            options["projection_dim"] = config.projection_dim
+        kind = getattr(library, TOWERS.get(config.model_type, "AutoModel"))
         model, report = kind.from_pretrained(folder, **options)
     missing = sorted(report["missing_keys"])
     if any("pooler" not in key for key in missing):
         raise InputError(f"encoder {name!r}: the weights in {folder} lack {', '.join(missing[:3])}")
     return processor, model.eval(), not missing
-
-
-def require(library: str) -> Any:
-    """The module of an optional library, or an error that says how to install it."""
-    try:
-        return importlib.import_module(library)
-    except ImportError:
-        raise InputError(f"this encoder needs {library}: pip install 'mtn[encoders]'") from None

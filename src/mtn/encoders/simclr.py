@@ -4,7 +4,6 @@ The padding of the first pool, and how an image is cropped and resized for evalu
 https://github.com/google-research/simclr.
 """
 
-import os
 import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -18,11 +17,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mtn.encoders import resnet
+from mtn.encoders import catalogue, resnet
 from mtn.encoders.base import Encoder, Item
 from mtn.encoders.common import as_rgb, files_digest, one_line
 from mtn.errors import InputError
-from mtn.runtime.cache import cache_folder
 from mtn.storage import files
 from mtn.storage.tensors import strip_prefix
 
@@ -73,19 +71,14 @@ def make_network() -> resnet.ResNet:
 
 def find_weights(name: str) -> Path:
     """The weights at the path after a colon in the name, in $MTN_SIMCLR, or in the cache folder."""
-    given = name.partition(":")[2] or os.environ.get("MTN_SIMCLR")
-    path = Path(given) if given else default_path()
+    given = name.partition(":")[2]
+    path = Path(given) if given else catalogue.simclr_path()
     if path.is_file():
         return path
     raise InputError(
         f"encoder {name!r}: no weights at {path}; fetch the checkpoint ResNet50_1x of "
         f"https://github.com/google-research/simclr, run `mtn convert-simclr CHECKPOINT`, then run again"
     )
-
-
-def default_path() -> Path:
-    """Where `mtn convert-simclr` writes the weights."""
-    return cache_folder() / "simclr-r50.safetensors"
 
 
 # ---- images

@@ -14,6 +14,7 @@ from mtn.encoders import hub
 from mtn.encoders.base import Encoder, Item
 from mtn.encoders.common import files_digest
 from mtn.encoders.packaged import model_files
+from mtn.storage.repositories import require
 
 NGRAM_SIZES = range(2, 5)
 """Lengths of the character n-grams."""
@@ -60,7 +61,7 @@ class SentenceModel(Encoder):
 
     def __init__(self, folder: Path, name: str, device: torch.device, revision: str | None = None) -> None:
         self.folder, self.name, self.revision = folder, name, revision
-        library = hub.require("sentence_transformers")
+        library = require("sentence_transformers")
         with hub.quiet(name, folder):
             options = {"model_kwargs": {"dtype": torch.float32}, **hub.LOCAL}
             self.model = library.SentenceTransformer(str(folder), device=str(device), **options)

@@ -15,6 +15,7 @@ from mtn.encoders.base import Encoder
 from mtn.encoders.function import FUNCTION, source_digest
 from mtn.errors import InputError
 from mtn.storage.recorded import Recorded, find_imported
+from mtn.storage.repositories import COMMIT
 
 
 def trusted_encoder(
@@ -29,7 +30,10 @@ def trusted_encoder(
     name = encoder or (str(identity["name"]) if identity else None)
     if name is None:
         return None
-    return _imported_function(name, identity or {}) if FUNCTION.fullmatch(name) else Recorded(name)
+    if FUNCTION.fullmatch(name):
+        return _imported_function(name, identity or {})
+    commit = (identity or {}).get("revision")
+    return Recorded(f"{name.partition('@')[0]}@{commit}" if COMMIT.fullmatch(str(commit)) else name)
 
 
 def _imported_function(name: str, identity: Mapping[str, Any]) -> Callable[..., Any]:
