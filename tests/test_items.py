@@ -145,7 +145,7 @@ def test_a_new_model_of_sentences_goes_the_whole_way(call, tmp_path: Path) -> No
     code, out, _ = call("predict", "model", "lamp on", "asked.txt", "--json")
     answers = [json.loads(line) for line in out.splitlines()]
     assert [one["label"] for one in answers] == ["light", "music", "weather"]
-    assert [one["input"] for one in answers] == ["lamp on", "asked.txt:0", "asked.txt:1"]
+    assert [one["input"] for one in answers] == ["lamp on", "asked.txt:1", "asked.txt:3"]
     code, out, _ = call("explain", "model", "lamp on")
     assert code == 0 and "said.csv/train/2" in out
     assert "made from sentences by the encoder 'hashing'" in call("info", "model")[1]

@@ -322,7 +322,8 @@ def test_one_table_of_vectors_at_the_doors_of_the_commands(call, tmp_path: Path)
     assert code == 0 and len(out.splitlines()) == 24
     code, _, err = call("extract", "d.csv", "--encoder", "glyph", "--out", "store")
     assert code == 2 and "d.csv is a table of vectors, as it lacks the column 'path' (of images) or 'text'" in err
-    assert "its columns are f0, f1, f2, f3, f4, label: vectors need no encoder" in err and err.count("\n") == 1
+    assert "its columns are f0, f1, f2, f3, f4, label (" in err and "vectors need no encoder" in err
+    assert err.count("\n") == 1
     assert not Path("store").exists()
 
 

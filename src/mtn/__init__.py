@@ -13,7 +13,9 @@ __all__ = [
     "__version__",
     "compare",
     "encoders",
+    "evaluate",
     "methods",
+    "plot_evaluation",
     "plot_evidence",
     "recipe",
     "run",
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from mtn.classifier import MTNClassifier
     from mtn.config import Config
     from mtn.experiments.compare import compare
+    from mtn.experiments.evaluation import evaluate
+    from mtn.experiments.evaluation_figure import plot as plot_evaluation
     from mtn.experiments.evidence_figure import plot as plot_evidence
     from mtn.experiments.run import run
     from mtn.recipes import recipe
@@ -32,6 +36,8 @@ else:
         "Config": ("mtn.config", "Config"),
         "MTNClassifier": ("mtn.classifier", "MTNClassifier"),
         "compare": ("mtn.experiments.compare", "compare"),
+        "evaluate": ("mtn.experiments.evaluation", "evaluate"),
+        "plot_evaluation": ("mtn.experiments.evaluation_figure", "plot"),
         "plot_evidence": ("mtn.experiments.evidence_figure", "plot"),
         "recipe": ("mtn.recipes", "recipe"),
         "run": ("mtn.experiments.run", "run"),

@@ -103,6 +103,14 @@ def parse_label(label: Label, kind: LabelKind) -> Label:
     raise InputError(f"labels of this model are of type {kind}, got {label[:40]!r}")
 
 
+def convert_label(label: Label, kind: LabelKind) -> Label:
+    """As `parse_label`, but a label that is not of the given type stays as it is: it names no class of the model."""
+    try:
+        return parse_label(label, kind)
+    except InputError:
+        return label
+
+
 def _float(text: str) -> float | None:
     """The finite number that text stands for, or None."""
     try:

@@ -21,22 +21,39 @@ ASKING = (
 )
 """mtn.data.sources.UNLABELLED, which would load torch."""
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder.")]
-Asked = Annotated[list[str], typer.Argument(metavar="INPUT...", help=ASKING)]
-Encoder = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="What makes vectors of images or sentences; of an old model, where it is now."),
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")]
+Asked = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="INPUT...", help=f"{ASKING} - reads sentences from standard input, one a line."),
 ]
-Method = Annotated[str | None, typer.Option(help="Of a new model: a name of the methods table.")]
-Exemplars = Annotated[int | None, typer.Option(help="Of a new model: exemplars it may remember.")]
+NewEncoder = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Encoder of images or sentences (docs/encoders.md), for a new model."),
+]
+Encoder = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The model's encoder, if the model does not find it by itself.")
+]
+Method = Annotated[str | None, typer.Option(metavar="NAME", help="Method of a new model (docs/methods/README.md).")]
+Exemplars = Annotated[
+    int | None, typer.Option(metavar="M", help="Exemplars that a new model may keep, over all classes.")
+]
 Settings = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Of a new model: any key of a recipe; repeatable.")
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any other setting of a new model (mtn recipes --keys); repeatable."
+    ),
 ]
 Milvus = Annotated[
-    str | None, typer.Option(metavar="URI", help="Of the Milvus that has the model's exemplars, if one has them.")
+    str | None, typer.Option(metavar="URI", help="The Milvus that holds the model's exemplars, if one does.")
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Fail if anything cannot be read.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+TextColumn = Annotated[
+    str | None, typer.Option("--text", metavar="COLUMN", help="Column of the sentences in a table; default: text.")
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label", metavar="COLUMN", help="Column of the labels in a table; default: label.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail if any image or sentence cannot be used.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Fetch the encoder's weights from the hub without asking.")]
 
 

@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from mtn.cli.arguments import Yes, provide_encoder
+from mtn.cli.arguments import LabelColumn, Strict, TextColumn, Yes, provide_encoder
 from mtn.cli.output import list_skipped, progress_bar, resumable
 
 LISTED = 20
 """Skipped samples that are printed; manifest.json has all of them."""
-
-Strict = Annotated[bool, typer.Option("--strict", help="Fail if anything cannot be read.")]
 
 
 def convert(
@@ -32,18 +30,21 @@ def extract(
     ],
     encoder: Annotated[str, typer.Option(metavar="NAME", help="What makes vectors of images or sentences.")],
     out: Annotated[Path, typer.Option(metavar="STORE", help="The folder to make; an unfinished one is resumed.")],
+    text: TextColumn = None,
+    label: LabelColumn = None,
     strict: Strict = False,
     yes: Yes = False,
 ) -> None:
     """Turn images or sentences into vectors on disk, which are taken wherever vectors are."""
     from mtn import encoders
     from mtn.data import extraction, sources
+    from mtn.data.table_files import Columns
     from mtn.runtime import distributed
 
     start = time.perf_counter()
     provide_encoder(encoder, yes)
     with resumable(out), progress_bar() as progress:
-        listing = sources.open_source(data).list_items(progress)
+        listing = sources.open_source(data, columns=Columns(text, label)).list_items(progress)
         extracted = extraction.extract(listing, encoders.load_encoder(encoder), out, progress)
     distributed.barrier()
     if distributed.rank():

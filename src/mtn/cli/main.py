@@ -25,6 +25,7 @@ MODEL_COMMANDS: dict[str, Callable[..., None]] = {
     "learn": models.learn,
     "predict": queries.predict,
     "explain": queries.explain,
+    "evaluate": queries.evaluate,
     "info": models.info,
     "forget": models.forget,
     "rename": models.rename,

@@ -14,11 +14,14 @@ from mtn.cli.arguments import (
     AsJson,
     Encoder,
     Exemplars,
+    LabelColumn,
     Method,
     Milvus,
     Model,
+    NewEncoder,
     Settings,
     Strict,
+    TextColumn,
     Yes,
     load_classifier,
     provide_encoder,
@@ -36,12 +39,16 @@ def learn(
     method: Method = None,
     memory: Exemplars = None,
     set_: Settings = [],  # noqa: B006 (typer copies it)
-    encoder: Encoder = None,
+    encoder: NewEncoder = None,
+    text: TextColumn = None,
+    label: LabelColumn = None,
     milvus: Milvus = None,
     strict: Strict = False,
     yes: Yes = False,
 ) -> None:
-    """Teach a model the classes in DATA: new ones, more of known ones, or both."""
+    """Teach a model the classes in DATA: new ones, more samples of known ones, or both."""
+    from mtn.data.table_files import Columns
+
     start = time.perf_counter()
     provide_encoder(encoder, yes)
     with changing(model):
@@ -53,7 +60,7 @@ def learn(
                 raise InputError("--milvus is for a model that exists: --set memory.store=milvus --set memory.uri=URI")
             classifier = _new(method, memory, set_, encoder)
         with progress_bar() as progress:
-            samples = classifier.reader().to_learn(data, progress)
+            samples = classifier.reader().to_learn(data, progress, Columns(text, label))
         list_skipped(samples.skipped)
         if strict and samples.skipped:
             raise InputError(f"--strict: {len(samples.skipped)} things in {data} cannot be used; {model} is as it was")

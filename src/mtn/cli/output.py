@@ -1,5 +1,6 @@
 """What commands print: lines, tables, JSON, progress bars, and one line when they are interrupted."""
 
+import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from mtn.errors import InputError
 from mtn.runtime.text import printable, printable_json
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from mtn.runtime.progress import Progress
 
 
@@ -68,3 +72,29 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]], indent: st
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def write_records(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    """Write records with the same keys as CSV, a row each, or by the suffix .json as a list of objects."""
+    from mtn.storage import files
+
+    def fill(temporary: Path) -> None:
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            if path.suffix.lower() == ".json":
+                json.dump(records, file, ensure_ascii=False, indent=1, default=str)
+                return
+            writer = csv.DictWriter(file, list(records[0]))
+            writer.writeheader()
+            writer.writerows(records)
+
+    files.write(path, fill)
+
+
+def write_figure(path: Path, figure: "Figure") -> None:
+    """Write a figure in the format of the suffix."""
+    from mtn.storage import files
+
+    try:
+        files.write(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=130))
+    except OSError as error:
+        raise InputError(f"--out: {path} cannot be written: {error.strerror}") from None

@@ -1,79 +1,164 @@
-"""The commands that ask a model: predict, explain."""
+"""The commands that ask a model: predict, explain, evaluate."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mtn.cli.arguments import AsJson, Asked, Encoder, Milvus, Model, Yes, load_classifier, provide_encoder
-from mtn.cli.output import list_skipped, print_json, print_line, print_table, progress_bar, rounded
+import mtn
+from mtn.cli.arguments import (
+    TEACHING,
+    AsJson,
+    Asked,
+    Encoder,
+    LabelColumn,
+    Milvus,
+    Model,
+    TextColumn,
+    Yes,
+    load_classifier,
+    provide_encoder,
+)
+from mtn.cli.output import (
+    list_skipped,
+    percent,
+    print_json,
+    print_line,
+    print_table,
+    progress_bar,
+    rounded,
+    write_figure,
+    write_records,
+)
 from mtn.errors import InputError
+from mtn.runtime.text import printable, shorten
 
 if TYPE_CHECKING:
     from mtn.classifier import Label, MTNClassifier
     from mtn.data.inputs import Inputs
+    from mtn.data.reader import Reader
+    from mtn.experiments.evaluation import Evaluation
 
-FIGURES = (".png", ".svg")
+FIGURES, ANSWERS = (".png", ".svg"), (".csv", ".json")
+"""What --out and --output may end in."""
 DRAWN = 50
 """Queries of a figure at the most: further ones would not fit into a PNG."""
+LONGEST_CELL, WIDEST = 48, 90
+"""Characters of an input or a sentence in a table, and of the examples of a confusion."""
+LISTED, CONFUSIONS = 20, 10
+"""Classes and confusions that are printed; --json has all of them."""
 
 
 def predict(
     model: Model,
-    asked: Asked,
+    asked: Asked = None,
     as_json: AsJson = False,
-    unknown: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="What to answer where nothing known is near enough.")
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the answers to this .csv or .json file instead.")
     ] = None,
+    unknown: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="Answer this where an input is unlike every known class.")
+    ] = None,
+    text: TextColumn = None,
+    label: LabelColumn = None,
     encoder: Encoder = None,
     milvus: Milvus = None,
     yes: Yes = False,
 ) -> None:
-    """Answer: the label of each input, its probability, and how little the input is like anything known."""
+    """Classify inputs: the label of each, its probability, and its novelty: how unlike the known classes it is.
+
+    Where the inputs have labels of their own, it says how many answers are right.
+    """
+    from mtn.classifier.labels import convert_label
+
+    _check_suffix("--output", output, ANSWERS)
     provide_encoder(encoder, yes)
     classifier = load_classifier(model, encoder, milvus)
-    queries = _read_queries(classifier, asked)
-    labels = classifier.predict(queries.x, None if unknown is None else _unknown(classifier, unknown)).tolist()
-    probabilities, novelty = classifier.predict_proba(queries.x).max(1), classifier.novelty(queries.x)
-    columns, ids = ("input", "label", "probability", "novelty"), queries.ids or ()
-    if as_json:
-        for row in zip(ids, labels, probabilities.tolist(), novelty.tolist(), strict=True):
-            print_json(dict(zip(columns, row, strict=True)))
-        return
-    print_table(columns, list(zip(ids, labels, rounded(probabilities), rounded(novelty), strict=True)))
+    queries = _read_queries(classifier, asked, text, label)
+    # of the model's type if it can be, so that answers have one type
+    stand_in = None if unknown is None else convert_label(unknown, classifier.state_.label_kind)
+    labels = classifier.predict(queries.x, stand_in).tolist()
+    probabilities, novelty = classifier.assess(queries.x)
+    answers = _with_own_columns(queries, labels, probabilities.max(1).tolist(), novelty.tolist())
+    summary = None if queries.labels is None else _count_right(classifier, queries.labels.tolist(), labels)
+    if output is not None:
+        write_records(output, answers)
+        print_line(f"{output}: {len(answers)} answers")
+    elif as_json:
+        for answer in answers:
+            print_json(answer)
+    else:
+        _print_answers(answers)
+    if summary is not None:
+        print_line(summary, err=as_json and output is None)
+
+
+def _with_own_columns(
+    queries: "Inputs", labels: list[Any], probabilities: list[float], novelty: list[float]
+) -> list[dict[str, Any]]:
+    """A record of each answer, with the sentence and the label that the input came with, if it did."""
+    columns: dict[str, Sequence[Any]] = {"input": queries.ids or ()}
+    if queries.texts is not None:
+        columns["text"] = queries.texts
+    columns |= {"label": labels, "probability": probabilities, "novelty": novelty}
+    if queries.labels is not None:
+        columns["true_label"] = queries.labels.tolist()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _print_answers(answers: Sequence[dict[str, Any]]) -> None:
+    """A table; sentences that are their own names are shown once, long ones are cut."""
+    columns = [name for name in answers[0] if name != "text" or any(one["text"] != one["input"] for one in answers)]
+    rows = [
+        [f"{one[name]:.3f}" if name in ("probability", "novelty") else one[name] for name in columns] for one in answers
+    ]
+    for row in rows:
+        for position in (columns.index(name) for name in ("input", "text") if name in columns):
+            row[position] = shorten(printable(" ".join(str(row[position]).split())), LONGEST_CELL)
+    print_table([name.replace("_", " ") for name in columns], rows)
+
+
+def _count_right(classifier: "MTNClassifier", true: Sequence["Label | None"], answers: Sequence[Any]) -> str | None:
+    """`58 of 60 right (96.7 %)`, of the inputs whose label the model knows; None where it knows no label."""
+    from mtn.classifier.labels import convert_label
+
+    known, kind = set(classifier.classes_.tolist()), classifier.state_.label_kind
+    pairs = [(convert_label(label, kind), one) for label, one in zip(true, answers, strict=True) if label is not None]
+    judged = [label == answer for label, answer in pairs if label in known]
+    if not judged:
+        return None
+    others = len(pairs) - len(judged)
+    beside = f"; {others} more have a label that the model does not know" if others else ""
+    return f"{sum(judged)} of {len(judged)} right ({percent(sum(judged) / len(judged))}){beside}"
 
 
 def explain(
     model: Model,
-    asked: Asked,
+    asked: Asked = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FIGURE", help="Draw the neighbours into this .png or .svg file.")
+        Path | None, typer.Option(metavar="FIGURE", help="Draw the neighbours as a .png or .svg file.")
     ] = None,
     as_json: AsJson = False,
+    text: TextColumn = None,
     encoder: Encoder = None,
     milvus: Milvus = None,
     yes: Yes = False,
 ) -> None:
     """Show what answers rest on: the remembered neighbours, their similarity before and after the transformer."""
-    if out is not None and out.suffix.lower() not in FIGURES:
-        raise InputError(f"--out must end in {' or '.join(FIGURES)}, got {str(out)!r}")
+    _check_suffix("--out", out, FIGURES)
     provide_encoder(encoder, yes)
     classifier = load_classifier(model, encoder, milvus)
-    queries = _read_queries(classifier, asked)
+    queries = _read_queries(classifier, asked, text)
     if out is not None and len(queries) > DRAWN:
         raise InputError(f"--out takes at most {DRAWN} inputs, got {len(queries)}")
     answers = classifier.explain(queries.x)
     if out is not None:  # before printing: a reader such as `head` may close the pipe
         from mtn import plot_evidence
-        from mtn.storage import files
 
-        try:
-            figure = plot_evidence(answers, classifier.thumbnails_, queries.thumbnails)  # type: ignore[arg-type]
-            files.write(out, lambda temporary: figure.savefig(temporary, format=out.suffix[1:].lower()))
-        except OSError as error:
-            raise InputError(f"--out: {out} cannot be written: {error.strerror}") from None
+        write_figure(out, plot_evidence(answers, classifier.thumbnails_, queries.thumbnails))  # type: ignore[arg-type]
     for name, answer in zip(queries.ids or (), answers, strict=True):
         if as_json:
             print_json({"input": name, **asdict(answer)})
@@ -85,20 +170,110 @@ def explain(
         print_line(f"{out}", err=as_json)
 
 
-def _read_queries(classifier: "MTNClassifier", asked: Sequence[str]) -> "Inputs":
-    from mtn.data.inputs import Inputs
+def evaluate(
+    model: Model,
+    data: Annotated[str, typer.Argument(metavar="DATA", help=f"{TEACHING} Its test split, if it has one.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FIGURE", help="Draw the most confused classes as a .png or .svg file.")
+    ] = None,
+    as_json: AsJson = False,
+    text: TextColumn = None,
+    label: LabelColumn = None,
+    encoder: Encoder = None,
+    milvus: Milvus = None,
+    yes: Yes = False,
+) -> None:
+    """Measure a model on labelled data: accuracy, each class, confusions, calibration, and what it calls unknown."""
+    from mtn.data.table_files import Columns
 
+    _check_suffix("--out", out, FIGURES)
+    provide_encoder(encoder, yes)
+    classifier = load_classifier(model, encoder, milvus)
+    _require_taught(classifier)
+    with progress_bar() as progress:
+        samples = classifier.reader().to_evaluate(data, progress, Columns(text, label))
+    list_skipped(samples.skipped)
+    found = mtn.evaluate(classifier, samples)
+    if out is not None:
+        write_figure(out, mtn.plot_evaluation(found))
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _print_evaluation(found)
+    if out is not None:
+        print_line(f"{out}", err=as_json)
+
+
+def _print_evaluation(found: "Evaluation") -> None:
+    """What is true of all samples, then the classes and the confusions that matter most."""
+    print_line(f"accuracy {percent(found.accuracy) or '-'} on {found.samples} samples of {len(found.classes)} classes")
+    if found.accuracy is not None:
+        print_line(f"balanced accuracy {percent(found.balanced_accuracy)} (mean over classes)")
+        print_line(f"calibration error {percent(found.calibration_error)} (expected, 15 bins)")
+    if found.called_unknown is not None:
+        print_line(f"called unknown {percent(found.called_unknown)} of them, which is a false alarm")
+    if found.unknown_samples:
+        share = "" if found.unknown_found is None else f": {percent(found.unknown_found)} called unknown, rightly"
+        print_line(f"{found.unknown_samples} more samples have a label that the model does not know{share}")
+    if found.classes:
+        shown = sorted(found.classes, key=lambda one: one.recall)[:LISTED]
+        typer.echo()
+        rows = [
+            (one.label, one.samples, *map(percent, (one.recall, one.precision, one.called_unknown))) for one in shown
+        ]
+        print_table(("class", "samples", "recall", "precision", "called unknown"), rows)
+        if len(found.classes) > LISTED:
+            print_line(f"... and {len(found.classes) - LISTED} classes of higher recall, which --json lists")
+    if found.confusions:
+        typer.echo()
+        pairs = found.confusions[:CONFUSIONS]
+        examples = [shorten(" | ".join(" ".join(str(one).split()) for one in pair.examples), WIDEST) for pair in pairs]
+        rows = [(pair.label, pair.answer, pair.samples, shown) for pair, shown in zip(pairs, examples, strict=True)]
+        print_table(("class", "answered", "samples", "for example"), rows)
+
+
+def _require_taught(classifier: "MTNClassifier") -> None:
     if not classifier.__sklearn_is_fitted__():
         raise InputError("the model has been taught nothing yet: mtn learn MODEL DATA")
+
+
+def _check_suffix(option: str, path: Path | None, suffixes: Sequence[str]) -> None:
+    if path is not None and path.suffix.lower() not in suffixes:
+        raise InputError(f"{option} must end in {' or '.join(suffixes)}, got {str(path)!r}")
+
+
+def _read_queries(
+    classifier: "MTNClassifier", asked: Sequence[str] | None, text: str | None = None, label: str | None = None
+) -> "Inputs":
+    """All inputs as one; - and none at all stand for standard input."""
+    from mtn.data.inputs import Inputs
+    from mtn.data.table_files import Columns
+
+    _require_taught(classifier)
+    if not asked and sys.stdin.isatty():
+        raise InputError("INPUT is missing: name a file or a folder, or give sentences on standard input")
+    reader, columns = classifier.reader(), Columns(text, label)
     with progress_bar() as progress:
-        queries = Inputs.join([classifier.reader().to_ask(text, progress) for text in asked])
+        parts = [
+            _read_stdin(reader) if query == "-" else reader.to_ask(query, progress, columns) for query in asked or ["-"]
+        ]
+    queries = Inputs.join(parts)
     list_skipped(queries.skipped)
     return queries
 
 
-def _unknown(classifier: "MTNClassifier", text: str) -> "Label":
-    """`text` as a label of the model's type if it can be one, so that answers have one type."""
+def _read_stdin(reader: "Reader") -> "Inputs":
+    """The lines of standard input, each a sentence."""
+    from mtn.data.reader import number_lines
+    from mtn.storage.files import LARGEST_TEXT
+
+    content = sys.stdin.buffer.read(LARGEST_TEXT + 1)
+    if len(content) > LARGEST_TEXT:
+        raise InputError(f"standard input has more than {LARGEST_TEXT / 1e9:.2g} GB")
     try:
-        return classifier.state_.parse_label(text)
-    except InputError:
-        return text
+        ids, lines = number_lines(content.decode("utf-8-sig"), "stdin")
+    except UnicodeDecodeError as error:
+        raise InputError(f"standard input is not UTF-8 text: {error}") from None
+    if not lines:
+        raise InputError("standard input holds no sentences")
+    return reader.encode_sentences(ids, lines)

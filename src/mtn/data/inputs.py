@@ -1,7 +1,7 @@
 """Samples for a model: vectors with labels, ids and thumbnails, read from whatever holds vectors."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +21,39 @@ class Inputs:
 
     x: Any  # N,D
     ids: list[Any] | None = None  # N; None: they have none of their own
-    labels: np.ndarray | None = None  # N
+    labels: np.ndarray | None = None  # N; None: there are none. Of queries some may be None
     thumbnails: np.ndarray | None = None  # N,S,S or N,S,S,3 uint8
     source: dict[str, Any] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)  # what could not be read, and why
+    texts: list[str] | None = None  # N sentences, if the vectors were made of sentences; empty: not of that sample
 
     def __len__(self) -> int:
         return len(self.x)
 
+    def select(self, rows: Sequence[int]) -> "Inputs":
+        """Some of the samples."""
+        return replace(
+            self,
+            x=self.x[rows],
+            ids=None if self.ids is None else [self.ids[row] for row in rows],
+            labels=None if self.labels is None else self.labels[rows],
+            thumbnails=None if self.thumbnails is None else self.thumbnails[rows],
+            texts=None if self.texts is None else [self.texts[row] for row in rows],
+        )
+
     @staticmethod
     def join(parts: "Sequence[Inputs]") -> "Inputs":
-        """Several as one, without labels; all have thumbnails, or none."""
+        """Several as one; all have thumbnails, or none, and so with texts."""
         thumbnails = [part.thumbnails for part in parts if part.thumbnails is not None]
+        labels = [label for part in parts for label in (part.labels if part.labels is not None else [None] * len(part))]
         return Inputs(
             np.concatenate([part.x for part in parts]),
             [id for part in parts for id in part.ids or range(len(part))],
+            np.array(labels, dtype=object) if any(label is not None for label in labels) else None,
             thumbnails=np.concatenate(thumbnails) if thumbnails else None,
             source=parts[0].source,
             skipped=[line for part in parts for line in part.skipped],
+            texts=[text for part in parts for text in part.texts or ()] if all(part.texts for part in parts) else None,
         )
 
 
@@ -54,7 +69,7 @@ def read_labelled_vectors(source: DataSource, progress: Progress = silent) -> In
             raise InputError(f"{store.folder} has no sample in the split 'train'")
         return _of_store(store, rows)
     if source.format is Format.VECTOR_TABLE:
-        table = read_vector_table(source.path, labelled=True)
+        table = read_vector_table(source.path, labelled=True, columns=source.columns)
         rows = np.flatnonzero(table.splits == "train")
         if not len(rows):
             raise InputError(f"{table.path} has no sample in the split 'train'")
@@ -62,22 +77,30 @@ def read_labelled_vectors(source: DataSource, progress: Progress = silent) -> In
     source.refuse(LABELLED)
 
 
-def read_unlabelled_vectors(source: DataSource, progress: Progress = silent) -> Inputs:
-    """Queries: the test split, or all where there is none; all rows of a table."""
+def read_query_vectors(source: DataSource, progress: Progress = silent, *, whole_table: bool) -> Inputs:
+    """Queries, with labels where there are any: the test split, or all where there is none.
+
+    With `whole_table`, all rows of a table.
+    """
     path = source.arrays_path(progress)
     if path is not None:
-        return _unlabelled_arrays(path)
+        return _query_arrays(path)
     if source.format is Format.STORE:
         store = load_feature_store(source.path, progress)
-        rows = store.rows("test")
-        return _of_store(store, rows if len(rows) else np.arange(len(store.ids)))
+        return _of_store(store, _test_rows(store.splits))
     if source.format is Format.VECTOR_TABLE:
-        table = read_vector_table(source.path, labelled=False)
-        return _of_table(table, np.arange(len(table.x)))
+        table = read_vector_table(source.path, labelled=False, columns=source.columns)
+        return _of_table(table, np.arange(len(table.x)) if whole_table else _test_rows(table.splits))
     assert source.format is Format.ARRAY
     x = array_files.read_npy(source.path)
     arrays.check_matrix(x, "the array", source.path)
     return Inputs(_checked_floats(x, "the array", source.path))
+
+
+def _test_rows(splits: np.ndarray) -> np.ndarray:
+    """The rows of the test split, or all where there is none."""
+    rows = np.flatnonzero(splits == "test")
+    return rows if len(rows) else np.arange(len(splits))
 
 
 def _of_store(store: FeatureStore, rows: np.ndarray) -> Inputs:
@@ -97,26 +120,30 @@ def _labelled_arrays(path: Path) -> Inputs:
     names = next((pair for pair in (("x", "y"), ("x_train", "y_train")) if pair[0] in content), None)
     if names is None:
         raise InputError(f"{path} lacks x and y")
-    name_x, name_y = names
-    x = content[name_x]
-    arrays.check_matrix(x, name_x, path)
-    if name_y not in content:
-        raise InputError(f"{path} lacks {name_y}, the label of each row of {name_x}")
-    y = arrays.decode_text(content[name_y], name_y, path)
-    arrays.check_labels(y, len(x), name_x, name_y, path)
-    if "names" in content:
-        y = arrays.label_names(y, arrays.decode_text(content["names"], "names", path), path)
-    return Inputs(_checked_floats(x, name_x, path), labels=y)
+    if names[1] not in content:
+        raise InputError(f"{path} lacks {names[1]}, the label of each row of {names[0]}")
+    return _of_arrays(content, *names, path)
 
 
-def _unlabelled_arrays(path: Path) -> Inputs:
-    """x, or x_test of a data set, or its x_train."""
-    content = arrays.read_arrays(path, ("x", "x_test", "x_train"))
-    name = next((name for name in ("x", "x_test", "x_train") if name in content), None)
-    if name is None:
+def _query_arrays(path: Path) -> Inputs:
+    """x, or x_test of a data set, or its x_train, with the labels if they are there."""
+    content = arrays.read_arrays(path, ("x", "y", "x_test", "y_test", "x_train", "y_train", "names"))
+    pairs = (("x", "y"), ("x_test", "y_test"), ("x_train", "y_train"))
+    names = next((pair for pair in pairs if pair[0] in content), None)
+    if names is None:
         raise InputError(f"{path} lacks x")
-    arrays.check_matrix(content[name], name, path)
-    return Inputs(_checked_floats(content[name], name, path))
+    return _of_arrays(content, *names, path)
+
+
+def _of_arrays(content: Mapping[str, np.ndarray], name_x: str, name_y: str, path: Path) -> Inputs:
+    x, y = content[name_x], None
+    arrays.check_matrix(x, name_x, path)
+    if name_y in content:
+        y = arrays.decode_text(content[name_y], name_y, path)
+        arrays.check_labels(y, len(x), name_x, name_y, path)
+        if "names" in content:
+            y = arrays.label_names(y, arrays.decode_text(content["names"], "names", path), path)
+    return Inputs(_checked_floats(x, name_x, path), labels=y)
 
 
 def _checked_floats(x: np.ndarray, name: str, path: Path) -> np.ndarray:

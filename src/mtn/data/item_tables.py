@@ -8,21 +8,19 @@ from typing import Literal
 from mtn.data import table_files
 from mtn.data.listing import File, Listing, Row, Sentence, make_listing
 from mtn.data.splits import split_name
+from mtn.data.table_files import USUAL_COLUMNS, Columns
 from mtn.errors import InputError
 from mtn.runtime.progress import Progress, silent
 
-COLUMNS = ("path", "text", "label", "split", "id")
-"""Those that are read; others are ignored."""
 
-
-def lists_items(path: Path) -> bool:
+def lists_items(path: Path, columns: Columns = USUAL_COLUMNS) -> bool:
     """Whether a table lists images or sentences, instead of vectors."""
-    return bool({"path", "text"} & set(table_files.read_header(path)))
+    return bool({"path", "text"} & set(table_files.read_header(path, columns)))
 
 
-def lists_sentences(path: Path) -> bool:
+def lists_sentences(path: Path, columns: Columns = USUAL_COLUMNS) -> bool:
     """Whether a table lists sentences."""
-    return "text" in table_files.read_header(path)
+    return "text" in table_files.read_header(path, columns)
 
 
 def has_ids(path: Path) -> bool:
@@ -30,27 +28,32 @@ def has_ids(path: Path) -> bool:
     return "id" in table_files.read_header(path)
 
 
-def list_table(path: Path, progress: Progress = silent, labelled: bool = True) -> Listing:
-    """Columns path (from the table's folder) or text, and label; optional split and id."""
-    columns = _known_columns(table_files.read_header(path), path, labelled)
-    rows = _without_empty_cells(table_files.read_text_columns(path, columns), path, labelled)
-    kind: Literal["image", "text"] = "image" if "path" in columns else "text"
-    return make_listing(_rows(rows, path.parent), path, kind)
+def list_table(
+    path: Path, progress: Progress = silent, columns: Columns = USUAL_COLUMNS, queries: bool = False
+) -> Listing:
+    """Columns path (from the table's folder) or text, and label; optional split and id.
+
+    Of `queries` the rows stay in their order, and labels may be missing.
+    """
+    present = _known_columns(table_files.read_header(path, columns), path, labelled=not queries)
+    rows = _without_empty_cells(table_files.read_text_columns(path, present, columns), path, labelled=not queries)
+    kind: Literal["image", "text"] = "image" if "path" in present else "text"
+    return make_listing(_rows(rows, path, queries), path, kind, queries=queries)
 
 
 def _known_columns(header: Sequence[str], path: Path, labelled: bool) -> list[str]:
-    """Those of `COLUMNS` that are there, or an error that names the one which is missing."""
-    present = table_files.describe_columns(header)
+    """Those that are read and are there, or an error that names the one which is missing; others are ignored."""
     if "path" in header and "text" in header:
-        raise InputError(f"{path} has both the columns 'path' (of images) and 'text'; {present}")
+        described = table_files.describe_columns(header)
+        raise InputError(f"{path} has both the columns 'path' (of images) and 'text'; {described}")
     if "path" not in header and "text" not in header:
-        raise InputError(f"{path} lacks the column 'path' (of images) or 'text'; {present}")
+        raise InputError(f"{path} {table_files.describe_lack('text', header)}")
     if labelled and "label" not in header:
-        raise InputError(f"{path} lacks the column 'label'; {present}")
-    repeated = [name for name in COLUMNS if header.count(name) > 1]
+        raise InputError(f"{path} {table_files.describe_lack('label', header)}")
+    repeated = [name for name in table_files.NAMES if header.count(name) > 1]
     if repeated:
         raise InputError(f"{path} has the column {repeated[0]!r} twice")
-    return [name for name in COLUMNS if name in header]
+    return [name for name in table_files.NAMES if name in header]
 
 
 def _without_empty_cells(rows: Iterable[dict[str, str]], path: Path, labelled: bool) -> Iterator[dict[str, str]]:
@@ -62,13 +65,15 @@ def _without_empty_cells(rows: Iterable[dict[str, str]], path: Path, labelled: b
         yield row
 
 
-def _rows(rows: Iterable[dict[str, str]], folder: Path) -> Iterator[Row]:
-    """Without a column id, an image's id is its path, a sentence's is its split and its number there."""
+def _rows(rows: Iterable[dict[str, str]], path: Path, queries: bool) -> Iterator[Row]:
+    """Without a column id, an image's id is its path; a sentence's is its split and its number there, or of a query
+    the table and its row."""
     counts: Counter[str] = Counter()
-    for row in rows:
+    for number, row in enumerate(rows):
         split, label = split_name(row.get("split", "train")), row.get("label", "")
         if "path" in row:
-            yield split, label, row.get("id", row["path"]), File(str(folder / row["path"]))
+            yield split, label, row.get("id", row["path"]), File(str(path.parent / row["path"]))
         else:
-            yield split, label, row.get("id", f"{split}/{counts[split]}"), Sentence(row["text"])
+            own = f"{path}:{number}" if queries else f"{split}/{counts[split]}"
+            yield split, label, row.get("id", own), Sentence(row["text"])
         counts[split] += 1

@@ -2,6 +2,7 @@
 
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -12,6 +13,7 @@ from mtn.data.landmarks import is_landmarks, list_landmarks
 from mtn.data.listing import Listing
 from mtn.data.omniglot import is_omniglot, list_omniglot
 from mtn.data.sentences import list_sentences
+from mtn.data.table_files import USUAL_COLUMNS, Columns
 from mtn.data.tiny_imagenet import is_tiny_imagenet, list_tiny_imagenet
 from mtn.data.trees import Tree, open_tree
 from mtn.errors import InputError
@@ -65,12 +67,16 @@ def recognise_layout(path: Path) -> str | None:
     return None
 
 
-def list_items(paths: Sequence[Path], layout: str, progress: Progress = silent) -> Listing:
+def list_items(
+    paths: Sequence[Path], layout: str, progress: Progress = silent, columns: Columns = USUAL_COLUMNS
+) -> Listing:
     """The items of a data set; several paths are its parts."""
+    if layout == "table":
+        return _single(partial(item_tables.list_table, columns=columns))(paths, progress)
     return LAYOUTS[layout].list_items(paths, progress)
 
 
-def item_kind(path: Path, layout: str) -> Literal["image", "text"]:
+def item_kind(path: Path, layout: str, columns: Columns = USUAL_COLUMNS) -> Literal["image", "text"]:
     """What the items of a data set are."""
-    sentences = layout == "sentences" or (layout == "table" and item_tables.lists_sentences(path))
+    sentences = layout == "sentences" or (layout == "table" and item_tables.lists_sentences(path, columns))
     return "text" if sentences else "image"

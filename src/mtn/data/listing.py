@@ -166,14 +166,19 @@ def make_listing(
     kind: Literal["image", "text"] = "image",
     names: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
+    queries: bool = False,
 ) -> Listing:
-    """Images sorted by split, label and id, whatever the order of the file system; sentences by split and label."""
+    """Images sorted by split, label and id, whatever the order of the file system; sentences by split and label.
+
+    `queries` stay in the order of the rows: answers are read beside them. Their ids need not differ.
+    """
     table = TemporaryTable(("split", "label", "id", "location"), _encodable(rows, path))
     if not len(table):
         raise InputError(f"{path} holds no {'images' if kind == 'image' else 'sentences'}")
-    for id, _ in table.query("select id, count(*) from item group by id having count(*) > 1 limit 1"):
-        raise InputError(f"{path}: the id {id!r} stands for several items")
-    table.sort(f"{SPLIT_ORDER}, split, label, {'id' if kind == 'image' else 'rowid'}")
+    if not queries:
+        for id, _ in table.query("select id, count(*) from item group by id having count(*) > 1 limit 1"):
+            raise InputError(f"{path}: the id {id!r} stands for several items")
+        table.sort(f"{SPLIT_ORDER}, split, label, {'id' if kind == 'image' else 'rowid'}")
     ids, labels, splits = (Column(table, name, str) for name in ("id", "label", "split"))
     classes = table.query("select distinct label from item order by label") if names else []
     known_names = {label: names[label] for label in classes if label in names} if names else {}

@@ -1,6 +1,7 @@
 """What a model is given -> vectors that fit it: arrays, tables, stores as they are; images and sentences encoded."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,9 +12,11 @@ from PIL import Image
 
 from mtn.data import extraction, item_tables, table_files
 from mtn.data.class_names import text_array
-from mtn.data.inputs import Inputs, read_labelled_vectors, read_unlabelled_vectors
+from mtn.data.inputs import Inputs, read_labelled_vectors, read_query_vectors
 from mtn.data.listing import File, ItemLocation, Listing, LoadedImage, Sentence
-from mtn.data.sources import LABELLED, DataSource, Format, exists, open_source, split_layout
+from mtn.data.sentences import list_sentences
+from mtn.data.sources import LABELLED, DataSource, Format, exists, is_sentence, open_source, split_layout
+from mtn.data.table_files import USUAL_COLUMNS, Columns
 from mtn.data.trees import Folder
 from mtn.encoders import load_encoder
 from mtn.encoders.base import PLURAL, Encoder, difference
@@ -68,9 +71,9 @@ class Reader:
             raise InputError("the model names no encoder: give the encoder (--encoder)")
         return _load_cached(encoder)
 
-    def to_learn(self, data: str | Path, progress: Progress = silent) -> Inputs:
+    def to_learn(self, data: str | Path, progress: Progress = silent, columns: Columns = USUAL_COLUMNS) -> Inputs:
         """Samples with labels: of a data set, the training split."""
-        source = open_source(data, "DATA")
+        source = open_source(data, "DATA", columns)
         if source.holds_vectors:
             samples = read_labelled_vectors(source, progress)
         elif source.format is Format.ITEMS:
@@ -80,17 +83,49 @@ class Reader:
             source.refuse(LABELLED)
         return self.adapt(samples, str(source.path))
 
-    def to_ask(self, query: str | Path, progress: Progress = silent) -> Inputs:
-        """Samples whose labels, if there are any, are ignored. Each has an id: its own, its path, or file:row."""
-        if self.kind == "text" and not exists(split_layout(query)[1]):
-            return self._encode(_unlabelled([str(query)], [Sentence(str(query))], "text"), progress)
-        source = open_source(query, "INPUT")
+    def to_ask(self, query: str | Path, progress: Progress = silent, columns: Columns = USUAL_COLUMNS) -> Inputs:
+        """Queries in the order of their file, with labels where there are any; of a data set, the test split.
+
+        Each has an id: its own, its path, or file:row.
+        """
+        if self.kind == "text" and isinstance(query, str):
+            if is_sentence(query):
+                return self.encode_sentences([query], [query], progress)
+            if not exists(split_layout(query)[1]):
+                raise InputError(
+                    f"INPUT: no file or folder {query!r}; to ask it as a sentence, give it on standard input "
+                    "(mtn predict MODEL -), or in Python as a list"
+                )
+        return self._read_queries(query, "INPUT", progress, columns, whole_table=True)
+
+    def to_evaluate(self, data: str | Path, progress: Progress = silent, columns: Columns = USUAL_COLUMNS) -> Inputs:
+        """Samples with labels to compare answers with: of a data set or a table with splits, the test split."""
+        samples = self._read_queries(data, "DATA", progress, columns, whole_table=False)
+        if samples.labels is None:
+            raise InputError(f"DATA: {data} has no labels to compare answers with: it must be {LABELLED}")
+        ids = samples.ids or []
+        labelled = [row for row, label in enumerate(samples.labels) if label is not None]
+        unlabelled = [f"{ids[row]}: it has no label" for row, label in enumerate(samples.labels) if label is None]
+        return replace(samples.select(labelled), skipped=[*samples.skipped, *unlabelled])
+
+    def encode_sentences(self, ids: list[str], sentences: Sequence[str], progress: Progress = silent) -> Inputs:
+        """Queries from sentences in memory."""
+        listing = _unlabelled(ids, [Sentence(sentence) for sentence in sentences], "text")
+        return self._encode(listing, progress)
+
+    def _read_queries(
+        self, query: str | Path, parameter: str, progress: Progress, columns: Columns, *, whole_table: bool
+    ) -> Inputs:
+        source = open_source(query, parameter, columns)
         if source.holds_vectors:
-            samples = read_unlabelled_vectors(source, progress)
+            samples = read_query_vectors(source, progress, whole_table=whole_table)
         else:
-            samples = self._encode(_list_queries(source, progress), progress)
+            listing = _list_queries(source, progress)
+            if not whole_table and "test" in listing.splits:
+                listing = _select_split(listing, "test")
+            samples = self._encode(listing, progress)
         ids = samples.ids or [f"{Path(query)}:{row}" for row in range(len(samples))]
-        return self.adapt(replace(samples, labels=None, ids=ids), str(query))
+        return self.adapt(replace(samples, ids=ids), str(query))
 
     def encode_items(self, X: Any) -> Inputs | None:
         """Samples from items in memory, or from paths of images; None where X is vectors."""
@@ -103,7 +138,7 @@ class Reader:
         samples = self._encode(_unlabelled(ids, locations, self.kind), silent)
         if samples.skipped:
             raise InputError(f"X: {samples.skipped[0]}")
-        return replace(samples, labels=None, ids=ids if isinstance(locations[0], File) else None)
+        return replace(samples, ids=ids if isinstance(locations[0], File) else None)
 
     def adapt(self, samples: Inputs, name: str) -> Inputs:
         """The samples with columns in the model's order, or an error if the model does not take them."""
@@ -145,11 +180,19 @@ class Reader:
         return Inputs(
             encoded.x,
             [listing.ids[row] for row in encoded.rows],
-            text_array([listing.labels[row] for row in encoded.rows], Path("DATA")),
+            _labels([listing.labels[row] for row in encoded.rows]),
             np.stack(encoded.thumbnails) if encoded.thumbnails else None,
             {"encoder": encoder.identity(), "kind": encoder.kind},
             [*listing.notes, *skipped],
+            [str(listing.locations[row].load()) for row in encoded.rows] if listing.kind == "text" else None,
         )
+
+
+def _labels(labels: list[str]) -> np.ndarray | None:
+    """N labels; of queries None where one is missing, and no array where all are."""
+    if all(labels):
+        return text_array(labels, Path("DATA"))
+    return np.array([label or None for label in labels], dtype=object) if any(labels) else None
 
 
 @lru_cache(maxsize=None, typed=True)  # typed: `Recorded` names are looked up in fewer places
@@ -183,20 +226,36 @@ def _list_queries(source: DataSource, progress: Progress) -> Listing:
     if source.format is Format.IMAGE:
         return _unlabelled([str(path)], [File(str(path))])
     if source.format is Format.TEXT:
-        lines = [line for line in _read_text(path).splitlines() if line.strip()]
+        ids, lines = number_lines(_read_text(path), str(path))
         if not lines:
             raise InputError(f"{path} holds no sentences")
-        ids = [f"{path}:{row}" for row in range(len(lines))]
         return _unlabelled(ids, [Sentence(line) for line in lines], "text")
     if path.is_dir():
-        files = [f"{path}/{file}" for file in Folder(path).images("")]
-        if not files:
-            raise InputError(f"{path} holds no images ({', '.join(SUFFIXES)})")
-        return _unlabelled(files, [File(file) for file in files])
+        return _list_folder(source, progress)
     if source.layout == "table":
-        return item_tables.list_table(path, progress, labelled=False)
-    listing = source.list_items(progress)
+        return item_tables.list_table(path, progress, source.columns, queries=True)
+    listing = list_sentences(path, progress, True) if source.layout == "sentences" else source.list_items(progress)
     return _select_split(listing, "test") if "test" in listing.splits else listing
+
+
+def _list_folder(source: DataSource, progress: Progress) -> Listing:
+    """The images of a folder in the order of their paths, with labels where they are in folders of classes."""
+    paths = [f"{source.path}/{file}" for file in Folder(source.path).images("")]
+    if not paths:
+        raise InputError(f"{source.path} holds no images ({', '.join(SUFFIXES)})")
+    known: dict[ItemLocation, tuple[str, str]] = {}
+    with suppress(InputError):  # there are no folders of classes
+        listing = source.list_items(progress)
+        known = dict(zip(listing.locations, zip(listing.labels, listing.splits, strict=True), strict=True))
+    locations = [File(path) for path in paths]
+    labels, splits = zip(*(known.get(location, ("", "")) for location in locations), strict=True)
+    return Listing(paths, labels, splits, locations)
+
+
+def number_lines(text: str, name: str) -> tuple[list[str], list[str]]:
+    """The lines of a text that are not empty, with name:line as the id of each, counted from 1."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return [f"{name}:{number}" for number, _ in lines], [line for _, line in lines]
 
 
 def _unlabelled(ids: list[str], locations: Sequence[ItemLocation], kind: Literal["image", "text"] = "image") -> Listing:

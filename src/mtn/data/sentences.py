@@ -12,8 +12,8 @@ from mtn.runtime.progress import Progress, silent
 from mtn.storage import files
 
 
-def list_sentences(path: Path, progress: Progress = silent) -> Listing:
-    """`{split: [[text, label], ...]}`."""
+def list_sentences(path: Path, progress: Progress = silent, queries: bool = False) -> Listing:
+    """`{split: [[text, label], ...]}`; of `queries` in the order of the file."""
     try:
         splits = json.loads(files.read_text(path))
     except InputError:
@@ -26,7 +26,7 @@ def list_sentences(path: Path, progress: Progress = silent) -> Listing:
         raise InputError(
             f"{path} must be an object of splits, each a list of [text, label], got a {type(splits).__name__}"
         )
-    return make_listing(_rows(splits, path), path, "text")
+    return make_listing(_rows(splits, path), path, "text", queries=queries)
 
 
 def _rows(splits: dict[str, Any], path: Path) -> Iterator[Row]:

@@ -12,6 +12,7 @@
 | a .txt file                                                    | TEXT         | sentences         |
 """  # noqa: E501 (a table)
 
+import os
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from mtn.data import arrays, glyphs, item_tables, layouts, table_files, zips
 from mtn.data.feature_store import is_feature_store, load_feature_store
 from mtn.data.image_arrays import list_glyphs
 from mtn.data.listing import Listing
+from mtn.data.table_files import USUAL_COLUMNS, Columns
 from mtn.data.trees import open_tree
 from mtn.data.vector_tables import read_vector_table
 from mtn.encoders.base import PLURAL
@@ -51,6 +53,8 @@ UNLABELLED = (
 )
 """What queries are read from, for messages and help."""
 
+FILE_SUFFIXES = (*SUFFIXES, *table_files.SUFFIXES, ".npz", ".npy", ".txt", ".json", ".zip", ".tar", ".gz", ".tgz")
+"""Of files that are read, or that people expect to be."""
 ARRAY_NAMES = ("x", "y", *arrays.REQUIRED, *arrays.OPTIONAL[:2])
 """Arrays that make a folder or a zip one of arrays."""
 MEMBERS = 20
@@ -78,6 +82,7 @@ class DataSource:
     paths: tuple[Path, ...]  # several where a data set has parts; of a DATASET its name
     parameter: str  # what errors call it
     layout: str | None = None  # of ITEMS
+    columns: Columns = USUAL_COLUMNS  # of a table
 
     @property
     def path(self) -> Path:
@@ -94,7 +99,7 @@ class DataSource:
         """What the items are, where there are items."""
         if self.format is Format.ITEMS:
             assert self.layout is not None
-            return layouts.item_kind(self.path, self.layout)
+            return layouts.item_kind(self.path, self.layout, self.columns)
         return "text" if self.format is Format.TEXT else "image"
 
     def arrays_path(self, progress: Progress = silent) -> Path | None:
@@ -111,7 +116,7 @@ class DataSource:
         if self.format is Format.STORE:
             return load_feature_store(self.path, progress).data()
         if self.format is Format.VECTOR_TABLE:
-            return read_vector_table(self.path, labelled=True).data()
+            return read_vector_table(self.path, labelled=True, columns=self.columns).data()
         if self.format is Format.ITEMS:
             self._refuse_items()
         self.refuse(LABELLED)
@@ -122,10 +127,10 @@ class DataSource:
             return list_glyphs(DATASETS[self.path.name](progress))
         if self.format is Format.ITEMS:
             assert self.layout is not None
-            return layouts.list_items(self.paths, self.layout, progress)
+            return layouts.list_items(self.paths, self.layout, progress, self.columns)
         if self.format is Format.VECTOR_TABLE:
-            columns = table_files.describe_columns(table_files.read_header(self.path))
-            self._refuse_vectors(f", as it lacks the column 'path' (of images) or 'text'; {columns}")
+            header = table_files.read_header(self.path, self.columns)
+            self._refuse_vectors(f", as it {table_files.describe_lack('text', header)}")
         if self.holds_vectors:
             self._refuse_vectors("")
         self.refuse(LABELLED)
@@ -150,7 +155,9 @@ class DataSource:
         )
 
 
-def open_source(data: str | Path | Sequence[str | Path], parameter: str = "DATA") -> DataSource:
+def open_source(
+    data: str | Path | Sequence[str | Path], parameter: str = "DATA", columns: Columns = USUAL_COLUMNS
+) -> DataSource:
     """Recognise a data set's name, a path, LAYOUT:PATH, or the paths of a data set's parts. A `Path` is only a path."""
     parts = [data] if isinstance(data, str | Path) else list(data)
     if len(parts) == 1 and isinstance(parts[0], str) and parts[0] in DATASETS:
@@ -165,8 +172,8 @@ def open_source(data: str | Path | Sequence[str | Path], parameter: str = "DATA"
             raise InputError(f"{parameter}: no file or folder {str(path)!r}{_hint(part)}")
         files.require_regular(path)  # before anything opens it
     if named:
-        return DataSource(Format.ITEMS, paths, parameter, named[0])
-    sources = [_recognise(path, parameter) for path in paths]
+        return DataSource(Format.ITEMS, paths, parameter, named[0], columns)
+    sources = [_recognise(path, parameter, columns) for path in paths]
     if len(sources) == 1:
         return sources[0]
     for source in sources:
@@ -175,7 +182,7 @@ def open_source(data: str | Path | Sequence[str | Path], parameter: str = "DATA"
     recognised = sorted({str(source.layout) for source in sources})
     if len(recognised) > 1:
         raise InputError(f"{', '.join(map(str, paths))} are of different layouts: {', '.join(recognised)}")
-    return DataSource(Format.ITEMS, paths, parameter, recognised[0])
+    return DataSource(Format.ITEMS, paths, parameter, recognised[0], columns)
 
 
 def split_layout(data: str | Path) -> tuple[str | None, Path]:
@@ -194,6 +201,13 @@ def _expand(path: str | Path) -> Path:
         return Path(path)
 
 
+def is_sentence(query: str) -> bool:
+    """Whether text is to be read as a sentence: no file has that name, and it does not look like the path of one."""
+    if exists(split_layout(query)[1]):
+        return False
+    return not ("/" in query or os.sep in query or query.lower().endswith(FILE_SUFFIXES))
+
+
 def exists(path: Path) -> bool:
     """Whether there is a file or folder; also for text that cannot be a path, as it is too long or has a null byte."""
     try:
@@ -202,7 +216,7 @@ def exists(path: Path) -> bool:
         return False
 
 
-def _recognise(path: Path, parameter: str) -> DataSource:
+def _recognise(path: Path, parameter: str, columns: Columns) -> DataSource:
     suffix = path.suffix.lower()
     if is_feature_store(path):
         format = Format.STORE
@@ -214,15 +228,15 @@ def _recognise(path: Path, parameter: str) -> DataSource:
         format = Format.IMAGE
     elif suffix == ".txt":
         format = Format.TEXT
-    elif table_files.is_table(path) and not item_tables.lists_items(path):
+    elif table_files.is_table(path) and not item_tables.lists_items(path, columns):
         format = Format.VECTOR_TABLE
     else:
         layout = layouts.recognise_layout(path)
         if layout is None:
             expected = UNLABELLED if parameter == "INPUT" else LABELLED
             raise InputError(f"{parameter} must be {expected}, got {str(path)!r}")
-        return DataSource(Format.ITEMS, (path,), parameter, layout)
-    return DataSource(format, (path,), parameter)
+        return DataSource(Format.ITEMS, (path,), parameter, layout, columns)
+    return DataSource(format, (path,), parameter, columns=columns)
 
 
 def _holds_arrays(path: Path) -> bool:

@@ -1,14 +1,57 @@
 """CSV and Parquet files: their header and their rows."""
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mtn.data import parquet_files
 from mtn.errors import InputError
 from mtn.storage.files import require_regular
 
-SUFFIXES = (".csv", ".parquet", ".pq")
+SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
+NAMES = ("path", "text", "label", "split", "id")
+"""Columns that have a meaning."""
+SEPARATORS = (",", ";", "\t")
+"""Between the cells of a CSV file; of those in its first line the most frequent one."""
+LONGEST_LINE = 1 << 20
+"""Characters of the first line that are looked at for the separator."""
+QUOTED = re.compile(r'"[^"]*"')
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a table calls its columns, as the user says; None: by their own names, in letters of any case."""
+
+    text: str | None = None
+    label: str | None = None
+
+    def rename(self, header: Sequence[str], path: Path) -> list[str]:
+        """The header with those of `NAMES` that are there; a column in whose place the user names another is not."""
+        renamed, taken = list(header), set[int]()
+        for name in NAMES:
+            told = getattr(self, name, None)
+            if name == "path" and self.text is not None:
+                continue  # sentences are meant
+            positions = _matches(header, told or name)
+            if told is not None and not positions:
+                raise InputError(f"{path} has no column {told!r} (--{name}); {describe_columns(header)}")
+            for position in set(positions) - taken:
+                renamed[position] = name
+            taken.update(positions)
+        unused = {row for row, name in enumerate(renamed) if name in NAMES} - taken
+        return [f"{name} (not used)" if row in unused else name for row, name in enumerate(renamed)]
+
+
+USUAL_COLUMNS = Columns()
+"""Called by their own names."""
+
+
+def _matches(header: Sequence[str], name: str) -> list[int]:
+    """The positions of a column: of its exact name, else of the same letters in any case."""
+    exact = [position for position, column in enumerate(header) if column == name]
+    return exact or [position for position, column in enumerate(header) if column.lower() == name.lower()]
 
 
 def is_table(path: Path) -> bool:
@@ -21,9 +64,10 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq")
 
 
-def read_header(path: Path) -> list[str]:
-    """The names of a table's columns."""
-    return parquet_files.read_schema(path).names if is_parquet(path) else next(csv_rows(path))[1]
+def read_header(path: Path, columns: Columns = USUAL_COLUMNS) -> list[str]:
+    """The names of a table's columns, those of `NAMES` as they are called there."""
+    own = parquet_files.read_schema(path).names if is_parquet(path) else next(csv_rows(path))[1]
+    return columns.rename(own, path)
 
 
 def describe_columns(header: Sequence[str]) -> str:
@@ -31,15 +75,24 @@ def describe_columns(header: Sequence[str]) -> str:
     return f"its columns are {', '.join(header[:8]) or 'none'}"
 
 
-def read_text_columns(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
+def describe_lack(name: str, header: Sequence[str]) -> str:
+    """What is missing, what is there, and how to say which one is meant."""
+    wanted = "'label'" if name == "label" else "'path' (of images) or 'text'"
+    how = "mtn learn, predict, evaluate and extract take --text NAME and --label NAME"
+    return f"lacks the column {wanted}; {describe_columns(header)} ({how})"
+
+
+def read_text_columns(path: Path, names: Sequence[str], columns: Columns = USUAL_COLUMNS) -> Iterator[dict[str, str]]:
     """The named columns of each row as text without surrounding spaces; an empty cell is an empty string."""
     if is_parquet(path):
-        for row in parquet_files.read_rows(path, columns):
-            yield {name: "" if cell is None else str(cell).strip() for name, cell in zip(columns, row, strict=True)}
+        own = parquet_files.read_schema(path).names
+        header = columns.rename(own, path)
+        for row in parquet_files.read_rows(path, [own[header.index(name)] for name in names]):
+            yield {name: "" if cell is None else str(cell).strip() for name, cell in zip(names, row, strict=True)}
         return
     rows = csv_rows(path)
-    header = next(rows)[1]
-    positions = [(name, header.index(name)) for name in columns]
+    header = columns.rename(next(rows)[1], path)
+    positions = [(name, header.index(name)) for name in names]
     for _, cells in rows:
         yield {name: cells[position].strip() for name, position in positions}
 
@@ -49,7 +102,9 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         require_regular(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file, strict=True)
+            separator = _separator(file.readline(LONGEST_LINE))
+            file.seek(0)
+            rows = csv.reader(file, strict=True, delimiter=separator)
             header = [name.strip() for name in next(rows, [])]
             yield rows.line_num, header
             for cells in filter(None, rows):
@@ -58,3 +113,9 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield rows.line_num, cells
     except (OSError, UnicodeDecodeError, csv.Error, MemoryError) as error:
         raise InputError(f"{path} is not a readable CSV file: {error}") from None
+
+
+def _separator(line: str) -> str:
+    """What is between the cells of a header."""
+    names = QUOTED.sub("", line)
+    return max(SEPARATORS, key=names.count)

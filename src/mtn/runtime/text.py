@@ -20,6 +20,15 @@ def printable(text: object) -> str:
     return "".join(c if is_shown(c) else c.encode("unicode_escape").decode("ascii") for c in line)
 
 
+def shorten(text: str, most: int) -> str:
+    """At most so many characters: cut behind a word where one ends in the second half, with an ellipsis."""
+    if len(text) <= most:
+        return text
+    cut = text[: max(most - 1, 0)]
+    words = cut if text[len(cut)].isspace() else re.sub(r"\s\S*$", "", cut)
+    return (words if 2 * len(words) >= most else cut).rstrip() + "…"
+
+
 def printable_json(text: str) -> str:
     """JSON with the same characters as JSON's own escapes, so that it says the same."""
     return re.sub(r"[^\n\x20-\x7e]", lambda match: match[0] if is_shown(match[0]) else _json_escape(match[0]), text)
