@@ -106,6 +106,9 @@ def config(data: Path, method: str, **more: Any) -> Any:
         "train.batch": 32,
         "train.epochs": 2,
         "train.replay": 8,
+        "train.optimizer": "sgd",  # the first version gave every method the same
+        "train.lr": 0.1,
+        "train.weight_decay": 1e-4,
     }
     return recipe("glyphs-1k", [f"{key}={json.dumps(value)}" for key, value in (values | more).items()])
 

@@ -13,9 +13,10 @@ import torch
 from commands import TINY
 from mtn.config import Config
 from mtn.errors import InputError
-from mtn.experiments.compare import MARK, compare, run_config
+from mtn.experiments.compare import MARK, compare
 from mtn.methods import METHODS
-from mtn.recipes import recipe, with_changes
+from mtn.methods.baselines import ER
+from mtn.recipes import comparison, for_method, recipe, with_changes
 from mtn.search import Location
 from mtn.search.collection import Collection
 from mtn.storage import files
@@ -28,11 +29,16 @@ def config(configure: Callable[..., Config]) -> Config:
     return configure(stream={"first": 6, "step": 3}, train={"epochs": 1}, device="cpu")
 
 
+def each(config: Config, *methods: str) -> list[Config]:
+    """The configuration for each of several methods."""
+    return [for_method(config, method) for method in methods]
+
+
 def test_two_processes_give_the_same_results_in_the_same_order_as_one(config: Config, tmp_path: Path) -> None:
     found, said = {}, []
     for jobs in (1, 2):
         out = tmp_path / str(jobs)
-        found[jobs] = compare(config, ["er", "ncm"], [0], out, lambda what, done, of: said.append(what), jobs=jobs)
+        found[jobs] = compare(each(config, "er", "ncm"), [0], out, lambda what, done, of: said.append(what), jobs=jobs)
         assert json.loads((out / "results.json").read_text()) == found[jobs]
         for result in found[jobs]:
             for key in MEASURED:
@@ -46,16 +52,17 @@ def test_a_cell_that_cannot_run_is_named_and_does_not_stop_the_others(config: Co
     one_each = with_changes(config, memory={"total": 12})
     told: list[str] = []
     with pytest.raises(InputError, match=r"bic-seed0: .*memory\.total.*the others are in"):
-        compare(one_each, ["bic", "knn", "ncm"], [0], tmp_path, on_result=lambda r: told.append(r["method"]), jobs=1)
+        configs = each(one_each, "bic", "knn", "ncm")
+        compare(configs, [0], tmp_path, on_result=lambda r: told.append(r["method"]), jobs=1)
     written = json.loads((tmp_path / "results.json").read_text())
     assert [result["method"] for result in written] == told == ["knn", "ncm"]
 
 
 def test_finished_cells_are_not_repeated(config: Config, tmp_path: Path) -> None:
-    (first,) = compare(config, ["er"], [0], tmp_path, jobs=1)
+    (first,) = compare(each(config, "er"), [0], tmp_path, jobs=1)
     state = tmp_path / "er-seed0" / "state.safetensors"
     written = state.stat().st_mtime_ns
-    again = compare(config, ["er", "ncm"], [0], tmp_path, jobs=1)
+    again = compare(each(config, "er", "ncm"), [0], tmp_path, jobs=1)
     assert again[0] == first and again[1]["method"] == "ncm"
     assert state.stat().st_mtime_ns == written
 
@@ -65,7 +72,9 @@ import sys
 from pathlib import Path
 from mtn.experiments.compare import compare
 from mtn.config import Config
-compare(Config.model_validate_json(Path(sys.argv[1]).read_text()), ["er", "lwf"], [0], Path(sys.argv[2]), jobs=2)
+from mtn.recipes import for_method
+config = Config.model_validate_json(Path(sys.argv[1]).read_text())
+compare([for_method(config, name) for name in ("er", "lwf")], [0], Path(sys.argv[2]), jobs=2)
 """
 
 
@@ -104,7 +113,7 @@ def test_a_killed_comparison_leaves_nobody_at_work_in_its_folders(config: Config
 def test_every_order_with_every_seed_each_in_a_folder_that_says_so(config: Config, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("\n".join(map(str, range(12))))
     mine = str(tmp_path / "mine.txt")
-    results = compare(config, ["ncm", "knn"], [0, 1], tmp_path / "out", jobs=1, orders=[1993, mine])
+    results = compare(each(config, "ncm", "knn"), [0, 1], tmp_path / "out", jobs=1, orders=[1993, mine])
     found = [(one["method"], one["config"]["stream"]["order"], one["seed"]) for one in results]
     assert found == [(method, order, seed) for method in ("ncm", "knn") for order in (1993, mine) for seed in (0, 1)]
     folders = {folder.name for folder in (tmp_path / "out").iterdir() if folder.is_dir()}
@@ -116,8 +125,8 @@ def test_every_order_with_every_seed_each_in_a_folder_that_says_so(config: Confi
 
 
 def test_one_order_given_is_as_if_the_recipe_had_it(config: Config, tmp_path: Path) -> None:
-    (given,) = compare(config, ["ncm"], [0], tmp_path, jobs=1, orders=[7])
-    (same,) = compare(with_changes(config, stream={"order": 7}), ["ncm"], [0], tmp_path, jobs=1)  # found finished
+    (given,) = compare(each(config, "ncm"), [0], tmp_path, jobs=1, orders=[7])
+    (same,) = compare(each(with_changes(config, stream={"order": 7}), "ncm"), [0], tmp_path, jobs=1)  # found finished
     assert given == same and (tmp_path / "ncm-seed0").is_dir()
 
 
@@ -136,7 +145,7 @@ def test_orders_that_cannot_be_compared_are_refused_before_anything_runs(config:
     }
     for message, (one, orders) in bad.items():
         with pytest.raises(InputError, match=message):
-            compare(one, ["ncm"], [0], tmp_path / "out", jobs=1, orders=orders)
+            compare(each(one, "ncm"), [0], tmp_path / "out", jobs=1, orders=orders)
         assert not (tmp_path / "out").exists()
 
 
@@ -150,13 +159,96 @@ def test_all_methods_are_the_whole_table(call, clusters: Path, tmp_path: Path) -
     assert all(f"{name}-seed0: device" in error.replace("\n", " ") for name in METHODS)
 
 
-def test_a_method_with_a_recipe_of_its_own_brings_its_values(configure) -> None:
-    config = configure()
-    mine = run_config(config, "practical", 3, 1)
-    assert (mine.train, mine.method.size) == (recipe("practical").train, "small")
-    assert (mine.memory, mine.stream.data, mine.seed, mine.stream.order) == (config.memory, config.stream.data, 3, 1)
-    changed = recipe("practical", ["train.min_steps=7"])
-    assert run_config(changed, "practical", 0, 1993).train.min_steps == 7
+PRACTICAL = {"optimizer": "adamw", "lr": 0.003, "weight_decay": 0.0, "replay": 96, "min_steps": 100}
+"""What `practical` declares of [train]."""
+
+
+def values(config: Config, like: dict) -> dict:
+    return {key: getattr(config.train, key) for key in like}
+
+
+def test_each_method_has_its_own_values_above_those_of_a_recipe_for_all() -> None:
+    practical, mtn, ssil = comparison("demo", ["practical", "mtn", "ssil"])
+    assert values(practical, PRACTICAL) == PRACTICAL and practical.train.loss is None
+    assert (mtn.train.optimizer, mtn.train.lr, mtn.train.min_steps, mtn.train.loss) == ("sgd", 0.1, 400, "balanced")
+    assert (ssil.train.min_steps, ssil.train.loss) == (400, None)
+    assert practical.method.size == mtn.method.size == "small"
+
+
+def test_what_a_recipe_says_of_the_method_it_names_is_for_that_one_alone(tmp_path: Path) -> None:
+    recipe_file = tmp_path / "own.toml"
+    text = '[stream]\ndata = "x.npz"\n[memory]\ntotal = 9\n[method]\nname = "practical"\nk = 3\n[train]\nlr = 0.5\n'
+    recipe_file.write_text(text, "utf-8")
+    practical, mtn = comparison(str(recipe_file), ["practical", "mtn"])
+    assert values(practical, PRACTICAL) == PRACTICAL | {"lr": 0.5} and practical.method.k == 3
+    assert (mtn.train, mtn.method.k) == (Config.model_fields["train"].default, 10)
+
+
+def test_what_is_set_holds_for_all_but_a_loss_only_for_those_that_have_it() -> None:
+    settings = ["train.lr=0.2", "train.loss=ce", "method.k=4"]
+    configs = comparison("practical", ["practical", "mtn", "er", "slda"], settings)
+    assert {(config.train.lr, config.method.k) for config in configs} == {(0.2, 4)}
+    assert [config.train.loss for config in configs] == [None, "ce", "ce", None]
+    with pytest.raises(InputError, match=r"train\.loss should be"):
+        comparison("demo", ["slda"], ["train.loss=none"])
+
+
+@pytest.mark.parametrize("method", ["er", "mtn", "practical", "slda"])
+@pytest.mark.parametrize("name", ["demo", "practical"])
+def test_a_run_of_a_method_is_its_cell_of_a_comparison(name: str, method: str) -> None:
+    (cell,) = comparison(name, [method])
+    assert recipe(name, [f"method.name={method}"]) == cell
+
+
+def test_a_comparison_has_each_method_once_on_the_same_stream(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="each method once, got 'ncm' twice"):
+        compare(each(config, "ncm", "ncm"), [0], tmp_path)
+    with pytest.raises(InputError, match="'knn' has another stream or memory than 'ncm'"):
+        other = with_changes(config, stream={"first": 7})
+        compare([*each(config, "ncm"), *each(other, "knn")], [0], tmp_path)
+
+
+def test_the_table_and_results_json_say_which_values_each_method_had(call, clusters: Path, tmp_path: Path) -> None:
+    """At the door: `mtn` beside `practical` has neither its optimiser nor its rate nor its replay."""
+    small = [f"stream.data={clusters}", "stream.first=6", "stream.step=6", "memory.total=40", "train.epochs=1"]
+    options = [word for one in small for word in ("--set", one)]
+    methods = ("--methods", "practical,mtn,er,slda", "--jobs", "1", "--out", "out")
+    code, out, _ = call("compare", "practical", *methods, *options, "--set", "train.min_steps=5")
+    assert code == 0
+    assert "train.lr: 0.003 practical; 0.1 mtn, er" in out and "train.optimizer: adamw practical; sgd mtn, er" in out
+    assert "train.min_steps" not in out and "train.epochs" not in out  # the same for all
+    markdown = (tmp_path / "out" / "results.md").read_text("utf-8")
+    assert "- train.replay: 96 practical; 32 mtn, er" in markdown
+    found = {one["method"]: one["differing_values"] for one in json.loads((tmp_path / "out/results.json").read_text())}
+    assert found["practical"]["train.optimizer"] == "adamw" and found["mtn"]["method.size"] == "medium"
+    assert found["slda"] == {}  # trains nothing
+
+
+def test_a_run_with_another_method_than_the_recipe_is_about(call, clusters: Path) -> None:
+    er = ("run", "demo", "--set", "method.name=er", "--set", f"stream.data={clusters}", *TINY)
+    code, out, _ = call(*er)
+    assert code == 0 and "er on clusters" in out
+    code, _, error = call(*er, "--set", "train.loss=balanced")
+    assert code == 2 and "train.loss = 'balanced': method 'er' takes ce" in error.replace("\n", " ")
+
+
+class OwnValues(ER):
+    """A user's own method that declares its values."""
+
+    defaults = {"train.lr": 0.25}  # noqa: RUF012
+
+
+class WrongValues(ER):
+    """One that declares what is not its own."""
+
+    defaults = {"memory.total": 3}  # noqa: RUF012
+
+
+def test_a_method_of_ones_own_declares_its_values_too() -> None:
+    own, er = comparison("demo", ["tests.test_compare:OwnValues", "er"])
+    assert (own.train.lr, own.train.min_steps, er.train.lr) == (0.25, 400, 0.1)
+    with pytest.raises(InputError, match=r"keys of \[train\] and \[method\], got 'memory.total'"):
+        comparison("demo", ["tests.test_compare:WrongValues"])
 
 
 def test_cells_with_a_memory_in_milvus_have_a_collection_each(config: Config, tmp_path: Path) -> None:
@@ -165,9 +257,9 @@ def test_cells_with_a_memory_in_milvus_have_a_collection_each(config: Config, tm
     uri = str(tmp_path / "memory.db")
     remote = with_changes(config, memory={"store": "milvus", "uri": uri})
     with pytest.raises(InputError, match=r"--jobs must be 1: memory\.uri is a file"):
-        compare(remote, ["knn", "er"], [0], tmp_path / "remote", jobs=2)
-    results = compare(remote, ["knn", "er"], [0], tmp_path / "remote")
-    local = compare(config, ["knn", "er"], [0], tmp_path / "local", jobs=1)
+        compare(each(remote, "knn", "er"), [0], tmp_path / "remote", jobs=2)
+    results = compare(each(remote, "knn", "er"), [0], tmp_path / "remote")
+    local = compare(each(config, "knn", "er"), [0], tmp_path / "local", jobs=1)
     assert [result["accuracy"] for result in results] == [result["accuracy"] for result in local]
     names = [(tmp_path / "remote" / f"{method}-seed0" / "collection").read_text() for method in ("knn", "er")]
     assert len(set(names)) == 2
@@ -178,6 +270,6 @@ def test_cells_with_a_memory_in_milvus_have_a_collection_each(config: Config, tm
 def test_every_key_reaches_the_cells(config: Config) -> None:
     """Those too that are no part of what a run is."""
     remote = with_changes(config, log="tensorboard", memory={"store": "milvus", "uri": "http://localhost:19530"})
-    for method in ("knn", "practical"):  # the second has a recipe of its own
-        cell = run_config(remote, method, 0, 1993)
+    for method in ("knn", "practical"):  # the second declares values
+        cell = for_method(remote, method)
         assert (cell.log, cell.memory) == (remote.log, remote.memory)

@@ -133,7 +133,7 @@ def test_a_run_killed_at_its_very_start_is_resumed(configure, tmp_path: Path) ->
     assert run.run(configure(method={"name": "ncm"}), tmp_path / "run")["accuracy"]
     leave_a_kill(tmp_path / "compare")
     for _ in range(2):
-        assert compare.compare(configure(), ["ncm"], [0], tmp_path / "compare")
+        assert compare.compare([configure(method={"name": "ncm"})], [0], tmp_path / "compare")
         shutil.rmtree(tmp_path / "compare" / "ncm-seed0")
         leave_a_kill(tmp_path / "compare" / "ncm-seed0")
 
@@ -161,4 +161,4 @@ def test_a_folder_of_something_else_is_still_refused(configure, tmp_path: Path) 
     with pytest.raises(InputError, match="not an empty folder"):
         run.run(configure(), tmp_path / "run")
     with pytest.raises(InputError, match="not an empty folder"):
-        compare.compare(configure(), ["ncm"], [0], tmp_path / "run")
+        compare.compare([configure(method={"name": "ncm"})], [0], tmp_path / "run")

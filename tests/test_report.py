@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from mtn.experiments import report
-from mtn.experiments.plotting import method_style
+from mtn.experiments.plotting import method_styles
 from mtn.methods import METHODS
 
 
@@ -107,10 +107,24 @@ def test_equal_printed_numbers_share_the_place_and_after_two_best_there_is_no_se
     assert marks == {"knn": 1, "er": 2, "bic": 2}
 
 
-def test_a_method_looks_the_same_in_every_figure_and_no_two_look_alike() -> None:
-    styles = {}
+def distance(one: str, other: str) -> float:
+    """Of two colours, in sRGB from 0 to 255."""
+    a, b = ([int(colour[start : start + 2], 16) for start in (1, 3, 5)] for colour in (one, other))
+    return sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5
+
+
+def test_a_method_has_one_colour_in_every_figure_and_no_two_have_the_same() -> None:
+    colours = {}
     for names in (["mtn", "knn", "mine:Own"], ["mine:Own", "knn", "ssil", "mtn"]):
         lines = report.curve([result(name, 0, [90.0, 80.0]) for name in names]).axes[0].lines
-        styles[len(names)] = {n: (line.get_color(), line.get_marker()) for n, line in zip(names, lines, strict=True)}
-    assert all(styles[4][name] == style for name, style in styles[3].items())
-    assert len({method_style(name) for name in [*METHODS, "mine:Own"]}) == len(METHODS) + 1
+        colours[len(names)] = {name: line.get_color() for name, line in zip(names, lines, strict=True)}
+    assert all(colours[4][name] == colour for name, colour in colours[3].items())
+    every = [colour for colour, _ in method_styles([*METHODS, *(f"mine:Own{i}" for i in range(30))]).values()]
+    assert min(distance(one, other) for one, other in itertools.combinations(every, 2)) > 15
+
+
+def test_a_caption_explains_the_columns_that_are_shown_and_no_other(results: list[dict[str, Any]]) -> None:
+    short, whole = str(report.rich_table(results).caption), report.markdown(results)
+    assert "ms a query" not in short and "MB:" not in short and "M floats:" in short and "newest, old:" in short
+    assert all(f"{name}:" in whole for name in ("without base", "ms a query", "MB"))
+    assert "±" in short and "±" not in str(report.rich_table(results[2:]).caption)  # one run has no spread

@@ -58,13 +58,14 @@ def compare(
 
     from mtn.experiments import report
     from mtn.methods import METHODS
-    from mtn.recipes import with_changes
+    from mtn.recipes import comparison, with_changes
     from mtn.runtime.progress import bar
 
     console, config = Console(), mtn.recipe(recipe, set_)
     names = list(METHODS) if methods == "all" else _list(methods, "--methods")
     numbers = [_seed(text) for text in _list(seeds, "--seeds")]
     class_orders = None if orders is None else [_order(text) for text in _list(orders, "--orders")]
+    configs = comparison(recipe, names, set_)
     first = {"order": class_orders[0]} if class_orders else {}
     digest = with_changes(config, seed=0, stream=first).with_method_name("any").digest()
     folder = out or Path("runs") / f"{_stem(recipe)}-compare-{digest}"
@@ -75,7 +76,7 @@ def compare(
         console.print(f"{cell}: average incremental accuracy {average:.1f} % ({seconds:.0f} s)", highlight=False)
 
     with resumable(folder), bar(console) as progress:
-        results = mtn.compare(config, names, numbers, folder, progress, print_result, jobs, class_orders)
+        results = mtn.compare(configs, numbers, folder, progress, print_result, jobs, class_orders)
     report.write(results, folder, "results")
     console.print(report.rich_table(results))
     typer.echo(f"{folder}/: results.json, results.md, curve.png, curve.svg")

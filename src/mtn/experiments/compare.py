@@ -16,8 +16,8 @@ from mtn.config import Config
 from mtn.data import load_data
 from mtn.errors import InputError
 from mtn.experiments.run import read_result, run
-from mtn.methods import find
-from mtn.recipes import recipe, recipe_names, with_changes
+from mtn.experiments.values import with_differing_values
+from mtn.recipes import with_changes
 from mtn.runtime.cores import core_count
 from mtn.runtime.device import find_device
 from mtn.runtime.progress import Progress, silent
@@ -34,8 +34,7 @@ _progress_queue: Any = None  # in a worker process: where its progress goes
 
 
 def compare(
-    config: Config,
-    methods: Sequence[str],
+    configs: Sequence[Config],
     seeds: Sequence[int],
     out: Path,
     progress: Progress = silent,
@@ -45,50 +44,54 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Run every method with every class order and seed, each in a folder of its own below `out`; all in results.json.
 
-    `orders` are values of stream.order, the recipe's if unset. Runs are spread over `jobs` processes, as many as there
-    are cores if unset. One that cannot run does not stop the others.
+    `configs` are one a method on the same stream, as `mtn.recipes.comparison` makes them of a recipe; each result says
+    in `differing_values` what its method had otherwise than others. `orders` are values of stream.order, the recipe's
+    if unset. Runs are spread over `jobs` processes, as many as there are cores if unset. One that cannot run does not
+    stop the others.
     """
-    if orders and config.stream.tasks is not None:
+    first = _check_comparable(configs)
+    if orders and first.stream.tasks is not None:
         raise InputError("--orders has nothing to order: stream.tasks names the classes of each task")
-    if jobs is not None and jobs > 1 and _has_local_milvus(config):
+    if jobs is not None and jobs > 1 and _has_local_milvus(first):
         raise InputError(f"--jobs must be 1: memory.uri is a file, which one process at a time can open, got {jobs}")
-    orders = orders or [config.stream.order]
-    configs = [run_config(config, method, seed, order) for method in methods for order in orders for seed in seeds]
+    orders = orders or [first.stream.order]
     if not (out / MARK).exists() and not files.is_unused(out):
         raise InputError(f"{out} is not an empty folder and not a comparison of mtn; give another --out")
-    _check_streams(config, orders, progress)
-    work = [(one, out / _folder_name(one, len(orders) > 1)) for one in configs]
-    for run_settings, folder in work:
-        read_result(folder, run_settings)  # a folder of another run is refused before anything is trained
+    _check_streams(first, orders, progress)
+    cells = [
+        with_changes(one, seed=seed, stream={"order": order}) for one in configs for order in orders for seed in seeds
+    ]
+    work = [(cell, out / _folder_name(cell, len(orders) > 1)) for cell in cells]
+    for cell, folder in work:
+        read_result(folder, cell)  # a folder of another run is refused before anything is trained
     files.make_folder(out)
-    files.write_json(out / MARK, {"methods": list(methods), "seeds": list(seeds), "orders": list(orders)})
+    names = [config.method.name for config in configs]
+    files.write_json(out / MARK, {"methods": names, "seeds": list(seeds), "orders": list(orders)})
     finished: dict[Path, dict[str, Any]] = {}
     failed: list[str] = []
-    for folder, outcome in run_all(work, jobs or default_jobs(config), progress):
+    for folder, outcome in run_all(work, jobs or default_jobs(first), progress):
         if isinstance(outcome, InputError):
             failed.append(f"{folder.name}: {outcome}")
         else:
             finished[folder] = outcome
             on_result(outcome)
-    results = [finished[folder] for _, folder in work if folder in finished]
+    results = with_differing_values([finished[folder] for _, folder in work if folder in finished])
     files.write_json(out / "results.json", results)
     if failed:
         raise InputError("; ".join(failed) + (f" (the others are in {out})" if finished else ""))
     return results
 
 
-def run_config(config: Config, method: str, seed: int, order: int | str) -> Config:
-    """The configuration of one run of a comparison.
-
-    A method with a recipe of its own brings its values; a recipe's loss goes only to methods that leave the choice.
-    """
-    changes: dict[str, Any] = {"seed": seed, "method": {"name": method}, "stream": {"order": order}}
-    if method in recipe_names() and config.method.name != method:
-        own = recipe(method)
-        config = config.model_copy(update={"method": own.method, "train": own.train})
-    elif config.train.loss not in find(method).losses:
-        changes["train"] = {"loss": None}
-    return with_changes(config, **changes)
+def _check_comparable(configs: Sequence[Config]) -> Config:
+    """Refuse a method twice, and methods on different streams; return the first configuration."""
+    names = [config.method.name for config in configs]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InputError(f"configs: a comparison has each method once, got {min(twice)!r} twice")
+    first = configs[0]
+    for config in configs:
+        if (config.stream, config.images, config.memory) != (first.stream, first.images, first.memory):
+            raise InputError(f"configs: {config.method.name!r} has another stream or memory than {first.method.name!r}")
+    return first
 
 
 def default_jobs(config: Config) -> int:

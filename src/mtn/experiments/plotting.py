@@ -1,13 +1,15 @@
 """What the figures of a report share: colours, accuracy curves, labels at the ends of lines, files."""
 
+import functools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from mtn.methods import METHODS
@@ -15,8 +17,29 @@ from mtn.storage import files
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """The palette of Okabe and Ito, which colour-blind readers can tell apart."""
+OFTEN_SHOWN = dict(zip(("mtn", "practical", "ssil", "slda", "knn", "ranpac", "joint"), COLOURS, strict=True))
+"""The methods that have it."""
+PALETTE_SIZE = 160
+"""Colours in all: those of the package's methods, and others for methods of one's own."""
 MARKERS = "osD^vP*"
 GREY = "#666666"
+OKLAB_1 = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+OKLAB_2 = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+"""Linear sRGB -> the responses of the eye's cones; their cube roots -> lightness and the two axes of colour."""
+Style = tuple[str, str]
+"""Colour and marker."""
 
 
 class LineEnd(NamedTuple):
@@ -28,21 +51,58 @@ class LineEnd(NamedTuple):
     colour: str
 
 
-def method_style(method: str) -> tuple[str, str]:
-    """Colour and marker of a method, the same in every figure.
+def method_styles(methods: Iterable[str]) -> dict[str, Style]:
+    """Colour and marker of each method; the colours are distinct, and the same in every figure.
 
-    A method of the package has the style of its position in the table of methods; one of the user's has one of the
-    remaining styles, by a hash of its name. Markers advance after each round of colours, so that 49 positions have 49
-    styles.
+    A method of the package has the colour of its place in the table of methods. One of the user's has one of the others
+    by a hash of its name, or the next one where another method in the same figure has it.
     """
-    known, styles = list(METHODS), len(COLOURS) * len(MARKERS)
-    hashed = len(known) + zlib.crc32(method.encode()) % (styles - len(known))
-    index = known.index(method) if method in METHODS else hashed
-    return COLOURS[index % len(COLOURS)], MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
+    free, others = palette()[len(COLOURS) :], [name for name in METHODS if name not in OFTEN_SHOWN]
+    own, rest = dict(zip(others, free, strict=False)), free[len(others) :]
+    styles: dict[str, Style] = {}
+    for method in sorted(methods):
+        number = zlib.crc32(method.encode())
+        colour = OFTEN_SHOWN.get(method) or own.get(method)
+        if colour is None:
+            taken = {used for used, _ in styles.values()}
+            colour = next(one for one in rest[number % len(rest) :] + rest if one not in taken)
+        place = list(METHODS).index(method) if method in METHODS else number
+        styles[method] = colour, MARKERS[place % len(MARKERS)]
+    return styles
+
+
+@functools.cache
+def palette() -> tuple[str, ...]:
+    """Colours to be seen on white: those of Okabe and Ito, then always the one that is farthest from all before it.
+
+    Distances are Euclidean in Oklab, where equal distances look equal (Ottosson 2020).
+    """
+    lightness, chroma, hue = np.meshgrid(np.arange(0.4, 0.76, 0.05), np.arange(0.04, 0.26, 0.03), np.arange(0, 360, 6))
+    angle = np.deg2rad(hue)
+    candidates = np.stack([lightness, chroma * np.cos(angle), chroma * np.sin(angle)], -1).reshape(-1, 3)
+    linear = np.linalg.solve(OKLAB_2, candidates.T) ** 3
+    linear = np.linalg.solve(OKLAB_1, linear).T
+    inside = ((linear >= 0) & (linear <= 1)).all(1)
+    candidates, linear = candidates[inside], linear[inside]
+    srgb = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    chosen = list(COLOURS)
+    distance = np.min([np.linalg.norm(candidates - _oklab(colour), axis=1) for colour in (*COLOURS, "#FFFFFF")], 0)
+    while len(chosen) < PALETTE_SIZE:
+        best = int(distance.argmax())
+        chosen.append(to_hex(srgb[best]).upper())
+        distance = np.minimum(distance, np.linalg.norm(candidates - candidates[best], axis=1))
+    return tuple(chosen)
+
+
+def _oklab(colour: str) -> np.ndarray:
+    srgb = np.array(to_rgb(colour))
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    found: np.ndarray = OKLAB_2 @ np.cbrt(OKLAB_1 @ linear)
+    return found
 
 
 def plot_accuracy(
-    axes: Axes, results: Sequence[dict[str, Any]], label: str, style: tuple[str, str], markersize: float
+    axes: Axes, results: Sequence[dict[str, Any]], label: str, style: Style, markersize: float
 ) -> LineEnd:
     """Draw accuracy over seen classes against their number: the mean of runs and a band of one standard deviation."""
     colour, marker = style

@@ -1,9 +1,8 @@
 """Tables and the accuracy curve of a list of results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,12 +10,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from mtn.experiments.plotting import label_line_ends, method_style, plot_accuracy, save_figure, style_axes
+from mtn.experiments.plotting import label_line_ends, method_styles, plot_accuracy, save_figure, style_axes
+from mtn.experiments.values import Result, describe_values
 from mtn.storage import files
 from mtn.stream import order_name
-
-Result = dict[str, Any]
-"""The content of a result.json."""
 
 
 def _after_base(values: list[float | None]) -> float | None:
@@ -43,12 +40,31 @@ RANKED = ("average", "without base", "last", "newest", "old")
 """Columns whose best and second best are marked."""
 DIGITS = {"seconds": 0, "ms a query": 2, "M floats": 2}
 """Digits after the point; 1 in all other columns."""
-LEGEND = (
-    "Per cent. average: mean accuracy over all tasks, the base among them; newest, old: accuracy on the newest task's "
-    "classes and on all earlier ones, mean over the tasks after the base; seconds: of training and retrieval; "
-    "ms a query: of answering, search included; M floats: numbers kept between tasks (exemplars, weights, statistics), "
-    "in millions; ±: standard deviation over runs (seeds and class orders)."
-)
+SHORT = ("average", "last", "newest", "old", "seconds", "M floats")
+"""Columns that fit into 80 characters."""
+MEANINGS = {
+    ("average",): "mean accuracy over all tasks, the base among them",
+    ("without base",): "the same over the tasks after the base",
+    ("last",): "accuracy after the last task",
+    ("newest", "old"): (
+        "accuracy on the newest task's classes and on all earlier ones, mean over the tasks after the base"
+    ),
+    ("forgetting",): "how far each task is below its best, mean over tasks",
+    ("seconds",): "of training and retrieval",
+    ("ms a query",): "of answering, search included",
+    ("M floats",): "numbers kept between tasks (exemplars, weights, statistics), in millions",
+    ("MB",): "their size in megabytes",
+}
+"""What columns say."""
+
+
+def legend(columns: Iterable[str], spread: bool) -> str:
+    """Explains the columns of a table, and ± where a number has a spread."""
+    shown = list(columns)
+    groups = {tuple(name for name in names if name in shown): text for names, text in MEANINGS.items()}
+    meanings = [f"{', '.join(names)}: {text}" for names, text in groups.items() if names]
+    meanings += ["±: standard deviation over runs (seeds and class orders)"] if spread else []
+    return f"Per cent. {'; '.join(meanings)}."
 
 
 @dataclass(frozen=True)
@@ -96,15 +112,15 @@ def _mean_std(values: list[float | None], with_std: bool) -> MeanStd:
 
 def rich_table(results: Sequence[Result]) -> Table:
     """The columns that fit into 80 characters; the best in bold, the second best underlined."""
-    table = Table(title=headline(results), caption=LEGEND, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("method", no_wrap=True)
-    shown = ("average", "last", "newest", "old", "seconds", "M floats")
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=True)
     summaries = summarise_methods(results)
+    caption = "\n".join([legend(SHORT, _has_spread(summaries)), *describe_values(results)])
+    table = Table(title=headline(results), caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("method", no_wrap=True)
+    for name in SHORT:
+        table.add_column(name, justify="right", no_wrap=True)
     ranks, styles = top_two(summaries), {1: "bold", 2: "underline"}
     for method, row in summaries.items():
-        texts = {name: row[name].text(DIGITS.get(name, 1), "±") for name in shown}
+        texts = {name: row[name].text(DIGITS.get(name, 1), "±") for name in SHORT}
         table.add_row(
             method, *(Text(text, styles.get(ranks.get((method, name), 0), "")) for name, text in texts.items())
         )
@@ -152,7 +168,13 @@ def markdown(results: Sequence[Result]) -> str:
             sign = signs.get(ranks.get((method, name), 0), "")
             texts.append(sign + value.text(DIGITS.get(name, 1)) + sign)
         lines.append(f"| {method} | {' | '.join(texts)} |")
-    return "\n".join([*lines, "", LEGEND, ""])
+    own = [f"- {line}" for line in describe_values(results)]
+    lines += ["", *(["Values that differ:", "", *own] if own else []), *([""] if own else [])]
+    return "\n".join([*lines, legend(COLUMNS, _has_spread(summaries)), ""])
+
+
+def _has_spread(summaries: Mapping[str, Mapping[str, MeanStd]]) -> bool:
+    return any(value.std is not None for row in summaries.values() for value in row.values())
 
 
 def headline(results: Sequence[Result]) -> str:
@@ -180,10 +202,11 @@ def curve(results: Sequence[Result]) -> Figure:
     """Draw accuracy over all seen classes against their number: a line a method, a band of one standard deviation."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    ends = []
-    for method, runs in _by_method(results).items():
+    ends, groups = [], _by_method(results)
+    styles = method_styles(groups)
+    for method, runs in groups.items():
         average = np.array([result["accuracy"] for result in runs], dtype=float).mean(0).mean()
-        ends.append(plot_accuracy(axes, runs, f"{method} (average {average:.1f})", method_style(method), markersize=5))
+        ends.append(plot_accuracy(axes, runs, f"{method} (average {average:.1f})", styles[method], markersize=5))
     label_line_ends(axes, ends)
     axes.set_xlabel("classes seen")
     axes.set_ylabel("accuracy over seen classes (%)")

@@ -22,6 +22,13 @@ STRENGTHS = [10.0**power for power in range(-4, 2)]
 """Tried when method.strength is "auto"."""
 
 
+def ridge_solution(matrix: Tensor, right: Tensor, strength: Tensor | float) -> Tensor:
+    """(A + strength mean(diag A) I)^-1 B."""
+    scale = matrix.diagonal().mean().clamp(min=1e-6)  # one sample a class leaves no scatter
+    ridge = strength * scale * torch.eye(len(matrix), device=matrix.device)
+    return torch.cholesky_solve(right, torch.linalg.cholesky(matrix + ridge))
+
+
 class Analytic(Method):
     """Sum and number of each class's samples."""
 
@@ -145,9 +152,7 @@ class SecondMoment(Analytic):
 
     def inverse_times(self, matrix: Tensor, right: Tensor) -> Tensor:
         """(A + strength mean(diag A) I)^-1 B."""
-        scale = matrix.diagonal().mean().clamp(min=1e-6)  # one sample a class leaves no scatter
-        ridge = self.strength * scale * torch.eye(len(matrix), device=matrix.device)
-        return torch.cholesky_solve(right, torch.linalg.cholesky(matrix + ridge))
+        return ridge_solution(matrix, right, self.strength)
 
 
 class SLDA(SecondMoment):

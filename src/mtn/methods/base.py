@@ -1,6 +1,6 @@
 """What a method is to the loop: what it needs, trains, scores and keeps. The loop itself is in mtn.training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -83,6 +83,7 @@ class Method(nn.Module):
     """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions  # what the section [method] of a recipe may have
+    defaults: ClassVar[Mapping[str, Any]] = {}  # its own values of dotted keys of [train] and [method]
     needs: Needs = Needs()
     losses: ClassVar[tuple[str, ...]] = ()  # what train.loss may be, the default first
     class_rows: ClassVar[tuple[str, ...] | None] = None  # the state with one row per class, for `forget`

@@ -119,6 +119,14 @@ class Practical(Method):
     """Prototypes and a network, scores added with fitted weights: what MTNClassifier uses."""
 
     Options = TransformerOptions
+    defaults = {  # noqa: RUF012 (of the class, and never changed)
+        "method.size": "small",
+        "train.optimizer": "adamw",
+        "train.lr": 0.003,
+        "train.weight_decay": 0.0,
+        "train.replay": 96,
+        "train.min_steps": 100,
+    }
     needs = Needs(neighbours=True, teacher=True, backbone="none")
     class_rows = ("prototypes", *(f"network.{name}" for name in QueryNetwork.class_rows))
     weights: Tensor

@@ -1,8 +1,12 @@
 """Recipe (TOML) + dotted overrides -> a `Config` whose method's options are validated by what the method declares.
 
-The shipped recipes lie beside this file.
+Values come in layers, each above the one before: the defaults of `mtn.config`, the recipe, what the method declares
+(`Method.defaults`), overrides. So a recipe's [method] and [train] hold for every method that declares nothing else. A
+recipe that names a method states the values of that one: they stand above what it declares, and no other method has
+them. The shipped recipes lie beside this file.
 """
 
+import copy
 import itertools
 import re
 import tomllib
@@ -16,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from mtn.config import Config, MethodOptions, Section
 from mtn.errors import InputError, closest
-from mtn.methods import METHODS, find
+from mtn.methods import METHODS, Method, find
 from mtn.storage import files
 
 LARGEST_RECIPE = 1 << 20
@@ -29,10 +33,28 @@ KEY = re.compile(r"[\w.\"'\- \t]+")
 
 def recipe(name: str, overrides: Iterable[str] = ()) -> Config:
     """The recipe called `name` (shipped, or a path) with `key=value` overrides applied."""
-    values = _read(name)
-    for key, value in map(assignment, overrides):
-        _put(values, key, value)
-    return parse(values, f"recipe {name!r}")
+    return _layered(_read(name), dict(map(assignment, overrides)), f"recipe {name!r}")
+
+
+def comparison(name: str, methods: Iterable[str], overrides: Iterable[str] = ()) -> list[Config]:
+    """The recipe for each of several methods, as `mtn compare` runs them.
+
+    Overrides hold for all of them, but a loss only for those that leave the choice.
+    """
+    values, settings, configs = _read(name), dict(map(assignment, overrides)), []
+    for method in methods:
+        own = settings | {"method.name": method}
+        if _is_loss_of_others(own.get("train.loss"), find(method)):
+            del own["train.loss"]
+        configs.append(_layered(values, own, f"recipe {name!r}"))
+    return configs
+
+
+def for_method(config: Config, method: str) -> Config:
+    """A configuration that was made for all methods, with the values of one of them."""
+    values = _dumped(config)
+    del values["method"]["name"]
+    return _layered(values, {"method.name": method}, "a changed configuration")
 
 
 def assignment(text: str) -> tuple[str, Any]:
@@ -54,12 +76,8 @@ PARAMETERS = {
 
 
 def classifier_config(changes: Mapping[str, Any], *, import_methods: bool = True) -> Config:
-    """What MTNClassifier learns by: its method's own recipe, else the defaults, with dotted keys changed."""
-    name = changes["method.name"]
-    values = _read(name) if name in recipe_names() else {"stream": {"data": "none"}}
-    for key, value in changes.items():
-        _put(values, key, value)
-    return parse(values, "MTNClassifier", import_methods=import_methods)
+    """What MTNClassifier learns by: the defaults, what its method declares, and dotted keys changed."""
+    return _layered({"stream": {"data": "none"}}, changes, "MTNClassifier", import_methods=import_methods)
 
 
 def recipe_names() -> list[str]:
@@ -91,10 +109,8 @@ def parse(values: dict[str, Any], origin: str, *, import_methods: bool = True) -
 
 
 def with_changes(config: Config, **sections: Any) -> Config:
-    """A copy with some keys changed: `with_changes(config, seed=1, method={"name": "knn"})`."""
-    values = config.model_dump(exclude_none=True) | {"log": config.log}
-    values["memory"] |= {"store": config.memory.store, "uri": config.memory.uri}
-    return parse(_merge(values, sections), "a changed configuration")
+    """A copy with some keys changed and all others as they are: `with_changes(config, seed=1, method={"k": 5})`."""
+    return parse(_merge(_dumped(config), sections), "a changed configuration")
 
 
 def keys() -> list[str]:
@@ -141,6 +157,53 @@ def _validated(options: type[MethodOptions], values: dict[str, Any]) -> MethodOp
         return options.model_validate(values)
     except ValidationError as error:
         raise InputError(_explain(error, "method.")) from None
+
+
+def _layered(
+    values: Mapping[str, Any], settings: Mapping[str, Any], origin: str, *, import_methods: bool = True
+) -> Config:
+    """The values of a recipe, those that its method declares, and dotted settings, as a configuration."""
+    layers = copy.deepcopy(dict(values))
+    section = layers.get("method")
+    named = section.get("name") if isinstance(section, dict) else None
+    name = settings.get("method.name", named or MethodOptions.model_fields["name"].default)
+    if named not in (None, name):  # the recipe speaks of another method
+        layers.pop("method", None)
+        layers.pop("train", None)
+    _add_declared(layers, name, above=named is None, import_methods=import_methods)
+    for key, value in settings.items():
+        _put(layers, key, value)
+    return parse(layers, origin, import_methods=import_methods)
+
+
+def _add_declared(layers: dict[str, Any], name: Any, *, above: bool, import_methods: bool) -> None:
+    """Put what a method declares above or below what a recipe says; a loss is not for methods that have no such one."""
+    if not isinstance(name, str):
+        return  # `parse` says so, of a name that is not found too
+    try:
+        method = find(name, import_modules=import_methods)
+    except InputError:
+        return
+    train = layers.get("train")
+    if above and isinstance(train, dict) and _is_loss_of_others(train.get("loss"), method):
+        del train["loss"]
+    for key, value in method.defaults.items():
+        if not key.startswith(("train.", "method.")):
+            raise InputError(f"method {name!r}: defaults may have keys of [train] and [method], got {key!r}")
+        leaf, section = key.partition(".")[2], _section(layers, key)
+        if above or leaf not in section:
+            section[leaf] = value
+
+
+def _is_loss_of_others(loss: Any, method: type[Method]) -> bool:
+    return loss not in method.losses and any(loss in other.losses for other in METHODS.values())
+
+
+def _dumped(config: Config) -> dict[str, Any]:
+    """The sections of a configuration as a recipe has them, those keys included that are no part of what a run is."""
+    values = config.model_dump(exclude_none=True) | {"log": config.log}
+    values["memory"] |= {"store": config.memory.store, "uri": config.memory.uri}
+    return values
 
 
 def _section_keys(section: type[BaseModel], prefix: str = "") -> list[str]:

@@ -15,7 +15,7 @@ from mtn.experiments.plotting import (
     MARKERS,
     LineEnd,
     label_line_ends,
-    method_style,
+    method_styles,
     plot_accuracy,
     style_axes,
 )
@@ -68,7 +68,8 @@ def _values(points: Sequence[PointResults]) -> list[int]:
 
 
 def _series_style(series: str, index: int) -> tuple[str, str]:
-    return method_style(CURVES[series]) if series in CURVES else (COLOURS[index], MARKERS[index])
+    styles = method_styles(CURVES.values())
+    return styles[CURVES[series]] if series in CURVES else (COLOURS[index], MARKERS[index])
 
 
 def _plot_lines(axes: Axes, points: Sequence[PointResults], column: str, varied: str) -> list[LineEnd]:

@@ -11,9 +11,8 @@ from typing import Any
 from mtn.config import Config
 from mtn.data import load_vectors
 from mtn.errors import InputError
-from mtn.experiments.compare import run_config
 from mtn.methods import METHODS
-from mtn.recipes import parse, recipe, with_changes
+from mtn.recipes import for_method, parse, recipe, with_changes
 from mtn.runtime.progress import Progress, silent
 
 LEARNED, FROZEN, OTHERS = "learned features", "frozen features", "frozen features, not in the paper"
@@ -140,7 +139,8 @@ def _point(
     if config is None:
         return GridPoint(series, value, block=block)
     base = with_changes(config, stream={"step": s.middle} | changes.pop("stream", {}))
-    runs = (with_changes(run_config(base, method_name, seed, base.stream.order), **changes) for seed in s.seeds)
+    own = with_changes(for_method(base, method_name), **changes)
+    runs = (with_changes(own, seed=seed) for seed in s.seeds)
     return GridPoint(series, value, tuple(runs), block)
 
 

@@ -18,7 +18,7 @@ from mtn.experiments.paper.qualitative import QualitativeExamples
 from mtn.experiments.paper.tables import ReportTable, Rows
 from mtn.experiments.paper.targets import TARGETS
 from mtn.experiments.plotting import save_figure
-from mtn.experiments.report import LEGEND
+from mtn.experiments.report import legend
 from mtn.storage import files
 from mtn.version import __version__
 
@@ -46,6 +46,14 @@ class ReportSection:
     data: Rows  # what the figure shows
     notes: list[str]
     command: str
+
+    @property
+    def legend(self) -> str:
+        """Explains the columns of its tables of numbers; empty if it has none."""
+        numbers = [table for table in self.tables if not table.words]
+        columns = ["average", *(name for table in numbers for name in table.header)]
+        spread = any("±" in cell.text for table in numbers for row in table.rows for cell in row)
+        return legend(columns, spread) if numbers else ""
 
 
 def measured_section(target: str, points: Sequence[PointResults], command: str) -> ReportSection:
@@ -107,7 +115,6 @@ def write_page(out: Path, setup: GridSetup, new: dict[str, str], data: str | Non
         version=__version__,
         titles={name: about.title for name, about in TARGETS.items() if name in sections},
         sections=[Markup(sections[name]) for name in TARGETS if name in sections],
-        legend=LEGEND,
     )
     files.write_text(out / "index.html", text)
     return out / "index.html"
@@ -138,8 +145,8 @@ def _markdown(section: ReportSection) -> str:
         ]
         lines += [_markdown_row(signs[cell.rank] + cell.text + signs[cell.rank] for cell in row) for row in table.rows]
         lines.append("")
-    lines += ["![](figure.png)", "", f"    {section.command}", "", *(f"- {note}" for note in section.notes), "", LEGEND]
-    return "\n".join(lines) + "\n"
+    lines += ["![](figure.png)", "", f"    {section.command}", "", *(f"- {note}" for note in section.notes), ""]
+    return "\n".join([*lines, section.legend]).rstrip() + "\n"
 
 
 def _markdown_row(texts: Iterable[str]) -> str:

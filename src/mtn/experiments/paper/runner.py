@@ -12,8 +12,8 @@ from mtn.experiments.compare import run_all
 from mtn.experiments.paper.grid import GridPoint, GridSetup, PointResults
 from mtn.experiments.paper.packing import PACKED, RUNS, read_packed
 from mtn.experiments.paper.timing import RemainingTime, RuntimeEstimator, format_seconds
-from mtn.experiments.report import Result
 from mtn.experiments.run import read_result
+from mtn.experiments.values import Result
 from mtn.runtime.progress import Progress, silent
 
 
