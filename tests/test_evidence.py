@@ -11,6 +11,7 @@ from matplotlib.colors import to_hex
 from cluster_data import ARRAYS
 from mtn import MTNClassifier, evidence
 from mtn.classifier import as_queries
+from mtn.evidence import PROTOTYPE, QUERY, WITH_NEIGHBOURS
 from mtn.experiments import evidence_figure
 from mtn.model import MemoryTransformer
 from mtn.neighbours import nearest
@@ -108,3 +109,71 @@ def test_sentences_stand_where_images_would_and_names_are_no_formulas(tmp_path: 
     for axes in figure.axes[:3]:
         inside, box = axes.texts[0].get_window_extent(), axes.get_window_extent()
         assert box.x0 <= inside.x0 and inside.x1 <= box.x1 and box.y0 <= inside.y0 and inside.y1 <= box.y1
+
+
+# ---- the parts of a score
+
+
+def test_shares_margins_and_disagreement_by_hand() -> None:
+    x = np.array([[0.6, 0.8]] * 4 + [[0.0, 1.0], [-0.6, 0.8]], np.float32)
+    it = MTNClassifier(memory=6, k=3, settings={"method.size": "small", "train.epochs": 1, "train.min_steps": 0})
+    it.fit(x, ["a"] * 4 + ["b"] * 2)
+    method = it.state_.learner.method
+    unit = torch.eye(2)
+    method.moments.mean, method.moments.whitening, method.prototype_directions = torch.zeros(2), unit, unit
+    method.weights = torch.tensor([1.0, 0.5])
+    for parameter, value in {
+        method.log_scale: torch.tensor(0.0),
+        method.network.log_scale: torch.tensor(2.0).log(),
+        method.network.raw: unit,
+        method.network.head.weight: torch.zeros(2, 64),
+        method.network.head.bias: torch.tensor([0.5, 0.25]),
+    }.items():
+        parameter.data = value
+    (one,) = it.explain([[0.6, 0.8]])
+    # cosines (.6, .8); 1 x them, 0.5 x 2 x them, 0.5 x (.5, .25)
+    assert (one.prediction, one.runner_up) == ("b", "a")
+    assert one.score == pytest.approx(0.8 + 0.8 + 0.125)
+    assert one.shares == pytest.approx({PROTOTYPE: 0.8, QUERY: 0.8, WITH_NEIGHBOURS: 0.125})
+    assert one.margins == pytest.approx({PROTOTYPE: 0.2, QUERY: 0.2, WITH_NEIGHBOURS: -0.125})
+    assert [near.label for near in one.neighbours] == ["a"] * 3
+    assert one.agreement is not None and one.agreement.startswith(
+        "None of the 3 nearest remembered examples is of 'b': the answer rests mostly on "
+    )
+    assert [(near.id, near.label) for near in one.own] == [(4, "b"), (5, "b")]
+    assert [near.before for near in one.own] == pytest.approx([0.8, 0.28])
+
+
+def test_shares_sum_to_the_score_of_every_answer(taught: MTNClassifier) -> None:
+    x = ARRAYS["x_test"][:30]
+    for one, z in zip(taught.explain(x), taught.decision_function(x), strict=True):
+        second, first = np.sort(z)[-2:]
+        assert one.score == pytest.approx(first, abs=1e-5) and taught.classes_[z.argsort()[-2]] == one.runner_up
+        assert sum(one.shares.values()) == pytest.approx(first, abs=1e-5)
+        assert sum(one.margins.values()) == pytest.approx(first - second, abs=1e-5)
+        assert (one.agreement is None) == (not one.own)
+        for near in one.own:
+            assert near.label == one.prediction
+        assert [near.before for near in one.own] == sorted((near.before for near in one.own), reverse=True)
+    (alone,) = MTNClassifier("ncm").fit(x[:3], [1, 1, 1]).explain(x[:1])
+    assert (alone.runner_up, alone.margins, alone.agreement, list(alone.shares)) == (None, {}, None, [PROTOTYPE])
+
+
+@pytest.mark.parametrize(
+    ("labels", "remembered", "sentence"),
+    [
+        ("aaab", 9, None),
+        ("aabb", 9, None),  # as many as of any other
+        ("bcad", 9, None),
+        ("", 9, None),
+        ("abbb", 1, None),  # all there are
+        ("abbb", 2, "Only 1 of the 4 nearest remembered examples is of 'a'"),
+        ("aabbb", 3, "Only 2 of the 5 nearest remembered examples are of 'a'"),
+        ("bcd", 9, "None of the 3 nearest remembered examples is of 'a'"),
+        ("b", 9, "The nearest remembered example is not of 'a' but of 'b'"),
+        ("bb", 0, "No example of 'a' is remembered"),
+    ],
+)
+def test_neighbours_that_disagree_are_said_in_a_sentence(labels: str, remembered: int, sentence: str | None) -> None:
+    said = evidence.disagreement("a", labels, remembered, {QUERY: -1.0, PROTOTYPE: 2.0})
+    assert said == (None if sentence is None else f"{sentence}: the answer rests mostly on the class prototype.")

@@ -110,6 +110,16 @@ def test_memory_within_budget_scores_for_seen_classes_only_and_better_than_chanc
             assert z.shape[1] == task.seen and z.isfinite().all()
     correct = whole.evaluate(tasks[-1])
     assert correct.sum() > 1.5 * 10  # 120 test samples, 12 classes: chance is 10
+    check_shares(it, tasks[-1].test)
+
+
+@torch.no_grad()
+def check_shares(it: Learner, samples: Samples) -> None:
+    """The parts that a method names for `explain` sum to its scores."""
+    near = nearest(samples, it.memory, it.config.method.k)[:] if it.method.needs.neighbours else None
+    shares = it.method.shares(samples.x(), near)
+    assert all(name and part.shape == (len(samples), int(it.method.seen)) for name, part in shares.items())
+    torch.testing.assert_close(sum(shares.values()), it.method.scores(samples.x(), near), rtol=1e-5, atol=1e-4)
 
 
 def test_the_same_seed_gives_the_same_result_and_another_seed_another(config: Config, tmp_path: Path) -> None:

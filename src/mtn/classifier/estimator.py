@@ -3,6 +3,7 @@
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from mtn import recipes
-from mtn.classifier import info, queries, saving, schema, teaching
+from mtn.classifier import explanation, info, queries, saving, schema, teaching
 from mtn.classifier.labels import Id, Label, check_labels, check_within, read_labels
 from mtn.classifier.state import ClassifierState, Exemplar
 from mtn.config import Config
@@ -55,6 +56,8 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         Any other key of a recipe, dotted: {"train.min_steps": 100}.
     encoder : str, callable, Encoder or None
         What makes vectors of images or sentences: a name, a path, or a function (docs/encoders.md).
+    keep_text : bool
+        Keep the sentences that are remembered, for `explain`; False: only their vectors, here and on disk.
 
     Attributes
     ----------
@@ -79,6 +82,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         progress: bool | Progress = False,
         settings: Mapping[str, Any] | None = None,
         encoder: EncoderSpec | None = None,
+        keep_text: bool = True,
     ) -> None:
         self.method = method
         self.memory = memory
@@ -89,6 +93,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.progress = progress
         self.settings = settings
         self.encoder = encoder
+        self.keep_text = keep_text
         self._state: ClassifierState | None = None
         self._source: dict[str, Any] | None = None  # what an untaught classifier will take
         self._milvus: str | None = None  # a URI that the user named, beside that in `settings`
@@ -219,6 +224,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
                 names,
                 inputs.ids if ids is None else ids,
                 inputs.thumbnails if thumbnails is None else thumbnails,
+                inputs.texts if self.keep_text else None,
                 progress=self.progress,
                 false_alarms=self.false_alarms,
             )
@@ -319,9 +325,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores, N,C in the order of `classes_`; of two classes N, the second's less the first's."""
         state = self.state_
-        samples = self._validate(state, X)
-        z = queries.scores(state, samples, queries.neighbours(state, samples)).double().numpy()
-        return z[:, 1] - z[:, 0] if z.shape[1] == 2 else z
+        return queries.decision(state, self._validate(state, X))
 
     def novelty(self, X: Any) -> np.ndarray:
         """N: the higher, the less a query is like any known class."""
@@ -340,19 +344,14 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
     ) -> tuple[np.ndarray, np.ndarray] | np.ndarray:
         """Cosine distances and rows of `memory_`, nearest first."""
         state = self.state_
-        samples = self._validate(state, X)
-        k = state.learner.config.method.k if n_neighbors is None else n_neighbors
-        if not 1 <= k <= len(state.memory):
-            raise InputError(f"n_neighbors must be from 1 to {len(state.memory)}, what is remembered, got {k}")
-        retrieval = queries.nearest_exemplars(state, samples, k)
-        rows: np.ndarray = retrieval.index.long().cpu().numpy()
-        distance: np.ndarray = 1 - retrieval.similarity.double().cpu().numpy()
-        return (distance.clip(min=0), rows) if return_distance else rows
+        distance, rows = queries.kneighbors(state, self._validate(state, X), n_neighbors)
+        return (distance, rows) if return_distance else rows
 
     def explain(self, X: Any) -> list[Evidence]:
-        """What each answer rests on: the remembered neighbours, before and after the transformer."""
+        """What each answer rests on: neighbours before and after the transformer, and the parts of the score."""
         state = self.state_
-        return queries.explain(state, self._validate(state, X))
+        inputs = X if isinstance(X, Samples) else self._read(X, state)
+        return explanation.explain(state, self._validate(state, inputs), getattr(inputs, "texts", None))
 
     def _validate(self, state: ClassifierState, X: Any) -> Samples:
         """X as queries; those of `as_queries` are taken as they are."""
@@ -376,6 +375,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             state, parameters = self._state, self.get_params(deep=False)
             if state is None:
                 return saving.save_untaught(Path(folder), parameters, self._source or {})
+            state = state if self.keep_text else replace(state, texts={})
             self._state, replaced = saving.save_state(state, Path(folder), parameters, self._milvus)
             self._state = saving.release_unsaved(self._state, replaced)
 

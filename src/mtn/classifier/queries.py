@@ -15,7 +15,6 @@ from mtn import calibration, inference
 from mtn.classifier.labels import kind_of
 from mtn.classifier.state import ClassifierState
 from mtn.errors import InputError
-from mtn.evidence import Evidence, Neighbour
 from mtn.neighbours import Retrieval, nearest
 from mtn.samples import Samples
 
@@ -94,8 +93,8 @@ def neighbours(state: ClassifierState, samples: Samples, *, wanted: bool = False
 def nearest_exemplars(state: ClassifierState, samples: Samples, k: int) -> Retrieval:
     """The k nearest exemplars of each query."""
     prepare(state)
-    padded = samples.select(_padded(len(samples), SEARCH_MULTIPLE))
-    return nearest(padded, state.memory, k, state.device).of(slice(0, len(samples)))
+    enough = samples.select(_padded(len(samples), SEARCH_MULTIPLE))
+    return nearest(enough, state.memory, k, state.device).of(slice(0, len(samples)))
 
 
 def prepare(state: ClassifierState) -> None:
@@ -114,12 +113,17 @@ def scores(state: ClassifierState, samples: Samples, retrieval: Retrieval | None
 
 def scores_by_arrival(state: ClassifierState, samples: Samples, retrieval: Retrieval | None) -> Tensor:
     """N,C in the order in which classes arrived, -inf for a forgotten one."""
-    padded = _padded(len(samples), SCORE_MULTIPLE)
-    near = retrieval.of(padded) if retrieval is not None and state.uses_neighbours else None
-    chunks = inference.scores(state.learner.method, samples.select(padded), near)
+    chunks = inference.scores(state.learner.method, *padded(state, samples, retrieval))
     z = torch.cat([chunk.cpu() for _, chunk in chunks])[: len(samples)]
     z[:, state.forgotten] = -torch.inf
     return z
+
+
+def padded(state: ClassifierState, samples: Samples, retrieval: Retrieval | None) -> tuple[Samples, Retrieval | None]:
+    """As many samples as are scored together, and their neighbours if the method scores with them."""
+    rows = _padded(len(samples), SCORE_MULTIPLE)
+    near = retrieval.of(rows) if retrieval is not None and state.uses_neighbours else None
+    return samples.select(rows), near
 
 
 def _padded(count: int, multiple: int) -> Tensor:
@@ -168,42 +172,17 @@ def predict(state: ClassifierState, samples: Samples, unknown: Any = None) -> np
     return mixed
 
 
-@torch.no_grad()
-def explain(state: ClassifierState, samples: Samples) -> list[Evidence]:
-    """The answer to each query with the neighbours it rests on."""
-    retrieval = neighbours(state, samples, wanted=True)
-    z = scores(state, samples, retrieval)
-    best = calibration.probabilities(z, state.temperature).max(1)
-    new, classes = novelty(state, z, retrieval), state.classes()
-    near: list[list[Neighbour]] = [[] for _ in range(len(samples))]
-    if retrieval is not None:
-        near = _neighbour_evidence(state, samples, retrieval)
-    return [
-        Evidence(classes[int(best.indices[row])].item(), float(best.values[row]), float(new[row]), near[row])
-        for row in range(len(samples))
-    ]
+def decision(state: ClassifierState, samples: Samples) -> np.ndarray:
+    """N,C scores in the order of the sorted labels; of two classes N, the second's less the first's."""
+    z: np.ndarray = scores(state, samples, neighbours(state, samples)).double().numpy()
+    return z[:, 1] - z[:, 0] if z.shape[1] == 2 else z
 
 
-def _neighbour_evidence(state: ClassifierState, samples: Samples, retrieval: Retrieval) -> list[list[Neighbour]]:
-    """The neighbours of each query, nearest first, with similarities and attention."""
-    method, ids, class_indices = state.learner.method, state.ids(), state.memory.y.tolist()
-    near: list[list[Neighbour]] = []
-    for rows in samples.chunks():
-        batch = retrieval[rows]
-        evidence = method.evidence(samples.x(rows).to(state.device), batch) if state.uses_neighbours else None
-        after, attention = (None, None) if evidence is None else (part.tolist() for part in evidence)
-        for query, positions in enumerate(retrieval.index[rows].tolist()):
-            near.append(
-                [
-                    Neighbour(
-                        ids[position],
-                        state.names[class_indices[position]],
-                        float(batch.similarity[query, rank]),
-                        None if after is None else after[query][rank],
-                        None if attention is None else attention[query][rank],
-                    )
-                    for rank, position in enumerate(positions)
-                    if position >= 0
-                ]
-            )
-    return near
+def kneighbors(state: ClassifierState, samples: Samples, k: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """N,K cosine distances and rows of the memory, nearest first; None: as many as the method looks up."""
+    k = state.learner.config.method.k if k is None else k
+    if not 1 <= k <= len(state.memory):
+        raise InputError(f"n_neighbors must be from 1 to {len(state.memory)}, what is remembered, got {k}")
+    retrieval = nearest_exemplars(state, samples, k)
+    distance: np.ndarray = 1 - retrieval.similarity.double().cpu().numpy()
+    return distance.clip(min=0), retrieval.index.long().cpu().numpy()

@@ -112,8 +112,8 @@ def _facts(state: ClassifierState, parameters: Mapping[str, Any]) -> dict[str, A
 
 
 def _memory_tensors(state: ClassifierState) -> dict[str, Tensor]:
-    """Exemplars, thumbnails, and all samples so far of a method that keeps them."""
-    tensors = state.memory.state() | _pack(state.thumbnails)
+    """Exemplars, thumbnails, texts, and all samples so far of a method that keeps them."""
+    tensors = state.memory.state() | _pack(state.thumbnails) | _pack_texts(state.texts)
     if state.learner.past:
         past = Samples.join(state.learner.past)
         tensors |= {"past.x": torch.from_numpy(past.source[past.rows]), "past.y": past.y, "past.id": past.id}
@@ -162,6 +162,15 @@ def _pack(images: Mapping[int, np.ndarray]) -> dict[str, Tensor]:
     shapes = [(number, *(*image.shape, 0)[:3]) for number, image in images.items()]
     flat = np.concatenate([image.ravel() for image in images.values()])
     return {"thumbnails.pixels": torch.from_numpy(flat), "thumbnails.shapes": torch.tensor(shapes)}
+
+
+def _pack_texts(texts: Mapping[int, str]) -> dict[str, Tensor]:
+    """Texts in UTF-8 as one row of bytes, with their numbers and sizes."""
+    if not texts:
+        return {}
+    encoded = [text.encode() for text in texts.values()]
+    sizes = torch.tensor([(number, len(content)) for number, content in zip(texts, encoded, strict=True)])
+    return {"texts.bytes": torch.frombuffer(bytearray(b"".join(encoded)), dtype=torch.uint8), "texts.sizes": sizes}
 
 
 # ---- a folder -> a state
@@ -215,7 +224,7 @@ def restore_state(
     paths = {part: folder / entry["name"] for part, entry in facts["files"].items()}
     with damage_reported(paths["memory"]):
         schema.check_memory(facts, parts["memory"])
-        thumbnails = _unpack(parts["memory"])
+        thumbnails, texts = _unpack(parts["memory"]), _unpack_texts(parts["memory"])
     learner = _new_learner(facts, folder / "model.json", _restore_location(facts, folder, milvus))
     with damage_reported(paths["weights"]):
         _restore_weights(learner, _current_weights(facts, parts["weights"]), len(facts["labels"]["names"]))
@@ -234,6 +243,7 @@ def restore_state(
         arrived=facts["arrived"],
         own_ids=dict(facts["ids"]),
         thumbnails=thumbnails,
+        texts=texts,
         history=tuple(dict.fromkeys(ESTIMATES) | entry for entry in facts["history"]),
         temperature=facts["temperature"],
         threshold=facts["threshold"],
@@ -314,3 +324,14 @@ def _unpack(tensors: Mapping[str, Tensor]) -> dict[int, np.ndarray]:
     for (number, *shape), start, size in zip(shapes.tolist(), starts, sizes.tolist(), strict=True):
         images[number] = flat[start : start + size].reshape(shape if shape[2] else shape[:2])
     return images
+
+
+def _unpack_texts(tensors: Mapping[str, Tensor]) -> dict[int, str]:
+    """What `_pack_texts` made."""
+    if "texts.bytes" not in tensors:
+        return {}
+    content, texts, start = tensors["texts.bytes"].numpy().tobytes(), {}, 0
+    for number, size in tensors["texts.sizes"].tolist():
+        texts[number] = content[start : start + size].decode()
+        start += size
+    return texts

@@ -41,6 +41,7 @@ class Parameters(Part):
     progress: bool = False
     settings: dict[str, Any] | None = None
     encoder: str | None = None
+    keep_text: bool = True
 
 
 class Identity(Part):
@@ -156,7 +157,7 @@ def check_facts(facts: Mapping[str, Any]) -> None:
 
 
 def check_memory(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Refuse exemplars, past samples or thumbnails whose types and shapes do not agree with the facts."""
+    """Refuse exemplars, past samples, thumbnails or texts whose types and shapes do not agree with the facts."""
     width, names = facts["features"]["count"], facts["labels"]["names"]
     known = torch.tensor([name is not None for name in names])
     for prefix in ("", "past.") if "past.x" in tensors else ("",):
@@ -178,6 +179,8 @@ def check_memory(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Non
         _check(tensors, "tasks", torch.int64, ())
     if "thumbnails.pixels" in tensors:
         _check_thumbnails(tensors)
+    if "texts.bytes" in tensors:
+        _check_texts(tensors)
 
 
 def _check_thumbnails(tensors: Mapping[str, Tensor]) -> None:
@@ -187,6 +190,13 @@ def _check_thumbnails(tensors: Mapping[str, Tensor]) -> None:
     fits = bool((shapes >= 0).all() and (shapes < MOST_SIDE).all() and channels.all())
     if not fits or int((shapes[:, 0] * shapes[:, 1] * shapes[:, 2].clamp(min=1)).sum()) != pixels:
         raise Damage("thumbnails.shapes must be those of thumbnails.pixels")
+
+
+def _check_texts(tensors: Mapping[str, Tensor]) -> None:
+    _check(tensors, "texts.sizes", torch.int64, (None, 2))
+    size, sizes = _check(tensors, "texts.bytes", torch.uint8, (None,)), tensors["texts.sizes"][:, 1]
+    if not bool(((sizes >= 0) & (sizes <= size)).all()) or int(sizes.sum()) != size:
+        raise Damage("texts.sizes must be those of texts.bytes")
 
 
 def check_weights(method: nn.Module, tensors: Mapping[str, Tensor], classes: int) -> None:

@@ -25,11 +25,12 @@ where no estimate can be made; entries of earlier versions have neither."""
 
 @dataclass(frozen=True)
 class Exemplar:
-    """A remembered sample: its id, its label, its row in the memory."""
+    """A remembered sample: its id, its label, its row in the memory, and its text if it was a sentence."""
 
     id: Id
     label: Label
     position: int
+    text: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,7 @@ class ClassifierState:
     arrived: int = 0  # samples so far; each gets the next number
     own_ids: Mapping[int, Id] = field(default_factory=dict)  # the caller's ids of exemplars, by number
     thumbnails: Mapping[int, np.ndarray] = field(default_factory=dict)  # images of exemplars, by number
+    texts: Mapping[int, str] = field(default_factory=dict)  # sentences of exemplars, by number
     history: tuple[dict[str, Any], ...] = ()  # an entry for each call of fit and partial_fit
     temperature: float = 1.0
     threshold: float | None = None  # of novelty
@@ -94,10 +96,14 @@ class ClassifierState:
         assert name is not None
         return name
 
-    def exemplars(self) -> list[Exemplar]:
-        """What is remembered, in the order of the memory's rows."""
-        class_indices = self.memory.y.tolist()
-        return [Exemplar(id, self.label_of(class_indices[row]), row) for row, id in enumerate(self.ids())]
+    def exemplars(self, rows: Tensor | None = None) -> list[Exemplar]:
+        """What is remembered, in the order of the memory's rows, or at some of them."""
+        rows = torch.arange(len(self.memory)) if rows is None else rows
+        found = zip(self.memory.id[rows].tolist(), self.memory.y[rows].tolist(), rows.tolist(), strict=True)
+        return [
+            Exemplar(self.own_ids.get(number, number), self.label_of(class_index), row, self.texts.get(number))
+            for number, class_index, row in found
+        ]
 
     def exemplar_counts(self) -> list[tuple[Label, int]]:
         """Each label, sorted, with the number of its exemplars."""

@@ -18,10 +18,14 @@ from mtn.config import Config
 from mtn.errors import InputError
 from mtn.images import are_pixels
 from mtn.runtime.progress import Progress, bar, silent
+from mtn.runtime.text import shorten
 from mtn.samples import Samples
 from mtn.search import make_store, new_location
 from mtn.stream import Task
 from mtn.training import Learner
+
+MOST_TEXT = 1000
+"""Characters of a sentence that are kept."""
 
 _RANDOM = threading.RLock()
 """Held while torch's random state, which all threads share, is seeded and drawn from: classifiers that learn in several
@@ -59,6 +63,7 @@ def learn(
     labels: Sequence[Label],
     ids: Any,
     thumbnails: Any,
+    texts: Sequence[str] | None = None,
     *,
     progress: bool | Progress,
     false_alarms: float,
@@ -81,6 +86,10 @@ def learn(
             arrived=state.arrived + len(X),
             own_ids={**state.own_ids, **dict(zip(numbers, own_ids or [], strict=False))},
             thumbnails={**state.thumbnails, **dict(zip(numbers, images, strict=False))},
+            texts={
+                **state.texts,
+                **{n: kept_text(text) for n, text in zip(numbers, texts or (), strict=False) if text},
+            },
         )
         taught = assessment.calibrated(_without_leftovers(taught), task, false_alarms)
         estimated = assessment.estimated_accuracy(taught, task)
@@ -117,15 +126,21 @@ def _next_task(state: ClassifierState, X: np.ndarray, labels: Sequence[Label]) -
 
 
 def _without_leftovers(state: ClassifierState) -> ClassifierState:
-    """Ids and thumbnails of what is remembered alone."""
-    if not state.own_ids and not state.thumbnails:
+    """Ids, thumbnails and texts of what is remembered alone."""
+    if not (state.own_ids or state.thumbnails or state.texts):
         return state
     numbers = set(state.memory.id.tolist())
     return replace(
         state,
         own_ids={number: id for number, id in state.own_ids.items() if number in numbers},
         thumbnails={number: image for number, image in state.thumbnails.items() if number in numbers},
+        texts={number: text for number, text in state.texts.items() if number in numbers},
     )
+
+
+def kept_text(text: str) -> str:
+    """A sentence as it is kept: of bounded length, and in UTF-8."""
+    return shorten(text, MOST_TEXT).encode("utf-8", "replace").decode()
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from mtn.cli.arguments import (
     Milvus,
     Model,
     NewEncoder,
+    NoText,
     Settings,
     Strict,
     TextColumn,
@@ -43,6 +44,7 @@ def learn(
     text: TextColumn = None,
     label: LabelColumn = None,
     milvus: Milvus = None,
+    no_keep_text: NoText = False,
     strict: Strict = False,
     yes: Yes = False,
 ) -> None:
@@ -53,12 +55,13 @@ def learn(
     provide_encoder(encoder, yes)
     with changing(model):
         if (model / "model.json").exists():
-            _refuse_options(model, {"--method": method, "--memory": memory, "--set": set_})
+            own = {"--method": method, "--memory": memory, "--set": set_, "--no-keep-text": no_keep_text}
+            _refuse_options(model, own)
             classifier = load_classifier(model, encoder, milvus)
         else:
             if milvus is not None:
                 raise InputError("--milvus is for a model that exists: --set memory.store=milvus --set memory.uri=URI")
-            classifier = _new(method, memory, set_, encoder)
+            classifier = _new(method, memory, set_, encoder, not no_keep_text)
         with progress_bar() as progress:
             samples = classifier.reader().to_learn(data, progress, Columns(text, label))
         list_skipped(samples.skipped)
@@ -88,6 +91,7 @@ def new(
     memory: Exemplars = None,
     set_: Settings = [],  # noqa: B006 (typer copies it)
     yes: Yes = False,
+    no_keep_text: NoText = False,
 ) -> None:
     """Start a model that has been taught nothing yet."""
     from mtn.encoders.base import PLURAL
@@ -95,7 +99,7 @@ def new(
     if (model / "model.json").exists():
         raise InputError(f"{model} exists already: teach it with mtn learn, or name another folder")
     provide_encoder(encoder, yes)
-    classifier = _new(method, memory, set_, encoder)
+    classifier = _new(method, memory, set_, encoder, not no_keep_text)
     classifier.configuration()
     loaded = classifier.reader().requested_encoder()
     classifier.source_ = {"encoder": loaded.identity(), "kind": loaded.kind}
@@ -216,17 +220,19 @@ def changing(model: Path, exists: bool = False) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _new(method: str | None, memory: int | None, set_: Sequence[str], encoder: str | None) -> "MTNClassifier":
+def _new(
+    method: str | None, memory: int | None, set_: Sequence[str], encoder: str | None, keep_text: bool
+) -> "MTNClassifier":
     from mtn import MTNClassifier, recipes
 
     settings = dict(recipes.assignment(text) for text in set_)
     parameters = {name: settings.pop(key) for key, name in recipes.PARAMETERS.items() if key in settings}
     parameters |= {name: value for name, value in (("method", method), ("memory", memory)) if value is not None}
-    return MTNClassifier(**parameters, settings=settings or None, encoder=encoder)
+    return MTNClassifier(**parameters, settings=settings or None, encoder=encoder, keep_text=keep_text)
 
 
 def _refuse_options(model: Path, options: dict[str, Any]) -> None:
-    given = [name for name, value in options.items() if value not in (None, [])]
+    given = [name for name, value in options.items() if value not in (None, []) and value is not False]
     if given:
         raise InputError(f"{given[0]} is for a new model: {model} exists, and stays as it was made")
 

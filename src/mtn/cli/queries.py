@@ -22,6 +22,7 @@ from mtn.cli.arguments import (
     load_classifier,
     provide_encoder,
 )
+from mtn.cli.evidence import print_evidence
 from mtn.cli.output import (
     list_skipped,
     percent,
@@ -29,7 +30,6 @@ from mtn.cli.output import (
     print_line,
     print_table,
     progress_bar,
-    rounded,
     write_figure,
     write_records,
 )
@@ -147,14 +147,14 @@ def explain(
     milvus: Milvus = None,
     yes: Yes = False,
 ) -> None:
-    """Show what answers rest on: the remembered neighbours, their similarity before and after the transformer."""
+    """Show what answers rest on: the parts of the score, and the remembered neighbours with their sentences."""
     _check_suffix("--out", out, FIGURES)
     provide_encoder(encoder, yes)
     classifier = load_classifier(model, encoder, milvus)
     queries = _read_queries(classifier, asked, text)
     if out is not None and len(queries) > DRAWN:
         raise InputError(f"--out takes at most {DRAWN} inputs, got {len(queries)}")
-    answers = classifier.explain(queries.x)
+    answers = classifier.explain(queries)
     if out is not None:  # before printing: a reader such as `head` may close the pipe
         from mtn import plot_evidence
 
@@ -163,9 +163,7 @@ def explain(
         if as_json:
             print_json({"input": name, **asdict(answer)})
             continue
-        print_line(f"{name}: {answer.prediction}, p = {answer.probability:.3f}, novelty {answer.novelty:.3f}")
-        rows = [(n.id, n.label, *rounded((n.before, n.after, n.attention))) for n in answer.neighbours]
-        print_table(("  neighbour", "label", "similarity", "once adapted", "attention"), rows, indent="  ")
+        print_evidence(name, answer)
     if out is not None:
         print_line(f"{out}", err=as_json)
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mtn.config import AtLeastOne, Config, MethodOptions
+from mtn.evidence import PROTOTYPE
 from mtn.memory import Memory
 from mtn.methods.base import Method, Needs, Stage
 from mtn.neighbours import Neighbours
@@ -89,6 +90,9 @@ class NCM(Analytic):
     def solve(self) -> Tensor:
         means = F.normalize(self.total / self.count.clamp(min=1)[:, None], dim=1)
         return torch.cat([means.T, means.new_zeros(1, len(means))])
+
+    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        return {PROTOTYPE: self.scores(x, neighbours)}
 
 
 class RidgeOptions(MethodOptions):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mtn.config import Config, MethodOptions
 from mtn.encoders.backbone import Features
 from mtn.errors import InputError
+from mtn.evidence import QUERY, WITH_NEIGHBOURS
 from mtn.memory import Memory
 from mtn.model import Head, rescale
 from mtn.neighbours import Neighbours
@@ -111,6 +112,10 @@ class Method(nn.Module):
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         """x B,D -> B,C: the higher the likelier, over all classes seen so far."""
         raise NotImplementedError
+
+    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        """x B,D -> named parts of the scores, B,C each, that sum to them: for `explain`, after training."""
+        return {WITH_NEIGHBOURS if self.needs.neighbours else QUERY: self.scores(x, neighbours)}
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         """What is trained, one after the other; empty for a method that trains nothing."""

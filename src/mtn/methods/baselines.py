@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from mtn.evidence import VOTES
 from mtn.losses import cross_entropy
 from mtn.methods.base import Batch, LinearHead, Method, Needs, Stage
 from mtn.model import Head, vote
@@ -28,6 +29,9 @@ class KNN(Method):
         assert neighbours is not None
         weights = ((neighbours.similarity - 1) / VOTE_TEMPERATURE).exp() * neighbours.mask
         return vote(weights, neighbours.y, int(self.seen))
+
+    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        return {VOTES: self.scores(x, neighbours)}
 
 
 class ER(LinearHead):

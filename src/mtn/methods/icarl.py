@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mtn import losses
 from mtn.config import Config
+from mtn.evidence import PROTOTYPE
 from mtn.memory import Memory
 from mtn.methods.base import Batch, Method, Needs, Stage
 from mtn.model import Head, rescale
@@ -59,3 +60,6 @@ class ICaRL(Method):
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         absent = ~self.means.any(1)  # a class without exemplars is never the answer
         return (x @ self.means.T).masked_fill(absent, -2.0)
+
+    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        return {PROTOTYPE: self.scores(x, neighbours)}

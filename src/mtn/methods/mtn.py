@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mtn.config import Config, MethodOptions
+from mtn.evidence import VOTES, WITH_NEIGHBOURS
 from mtn.methods.base import Batch, Method, Stage
 from mtn.methods.ccil import ccil_stages, ccil_terms
 from mtn.methods.ssil import SSIL
@@ -92,12 +93,17 @@ class MTN(SSIL):
         return self.adapt(x, neighbours, query_only=True)[:, 0]
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
+        first, *others = MTN.shares(self, x, neighbours).values()
+        return sum(others, start=first)
+
+    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        """Of the linear head, of the neighbours' votes, or of both."""
         if self.vote is None:
-            return super().scores(x, neighbours)
+            return {WITH_NEIGHBOURS: self.head(self.embed(x, neighbours))}
         assert neighbours is not None
         adapted = self.adapt(x, neighbours)
-        votes: Tensor = self.vote(adapted, neighbours, int(self.seen))
-        return votes if self.options.readout == "nn" else votes + self.head(adapted[:, 0])
+        votes = {VOTES: self.vote(adapted, neighbours, int(self.seen))}
+        return votes if self.options.readout == "nn" else votes | {WITH_NEIGHBOURS: self.head(adapted[:, 0])}
 
 
 class MTNUnlocked(MTN):

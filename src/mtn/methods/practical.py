@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from mtn import losses
 from mtn.config import Config
+from mtn.evidence import PROTOTYPE, QUERY
 from mtn.memory import Memory
 from mtn.methods.analytic import SLDA
 from mtn.methods.base import Batch, Method, Needs, class_means, unit_rows
@@ -106,8 +107,15 @@ class QueryNetwork(MTN):
         self.taught = torch.bincount(task.train.y, minlength=task.seen).bool().to(self.taught.device)
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
+        return super().scores(x, neighbours) + self.query_scores(x)
+
+    def query_scores(self, x: Tensor) -> Tensor:
+        """s cos(q, r_c): B,C."""
         rows = unit_rows(torch.where(self.taught[:, None], self.raw, self.raw.detach())) if self.training else self.raw
-        return super().scores(x, neighbours) + self.log_scale.exp() * x @ rows.T
+        return self.log_scale.exp() * x @ rows.T
+
+    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        return {QUERY: self.query_scores(x)} | super().shares(x, neighbours)
 
     @torch.no_grad()
     def end_task(self, task: Task, memory: Memory) -> None:
@@ -209,10 +217,20 @@ class Practical(Method):
         weight = (PULL / self.moments.count[self.taught]).square().float()
         return (weight * (moving - self.mean_directions).square().sum(1)).mean()
 
+    def prototype_scores(self, x: Tensor) -> Tensor:
+        """s cos(A(x - m), A(w_c - m)): B,C."""
+        return self.log_scale.exp() * (F.normalize(self.moments.whiten(x), dim=1) @ self.prototype_directions.T)
+
     def parts(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         """2,B,C: the scores of prototypes and network."""
-        cosines = F.normalize(self.moments.whiten(x), dim=1) @ self.prototype_directions.T
-        return torch.stack([self.log_scale.exp() * cosines, self.network.scores(x, neighbours)])
+        return torch.stack([self.prototype_scores(x), self.network.scores(x, neighbours)])
+
+    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        """The prototype, and of the network the query itself and the query with its neighbours."""
+        of_prototypes, of_network = self.weights
+        network = self.network.shares(x, neighbours)
+        parts = {name: of_network * part for name, part in network.items()}
+        return {PROTOTYPE: of_prototypes * self.prototype_scores(x), **parts}
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         scores: Tensor = torch.tensordot(self.weights, self.parts(x, neighbours), 1)

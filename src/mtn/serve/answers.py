@@ -33,22 +33,36 @@ class Guesses(BaseModel):
 
 
 class Near(BaseModel):
-    """A remembered example, its similarity to the query before and after the transformer, and its picture."""
+    """A remembered example, its similarity to the query before and after the transformer, its sentence or picture."""
 
     id: str | int
     label: Label
     before: float
     after: float | None
     attention: float | None
+    text: str | None
     picture: str | None
 
 
 class Reason(BaseModel):
+    """`shares` of the parts of the method sum to `score`, `margins` to its lead on `runner_up`.
+
+    `agreement` is a sentence where the neighbours are of other classes than `label`; then `own` are the nearest
+    remembered examples of `label`. `text` is the query, if it is a sentence.
+    """
+
     label: Label
     probability: float
     unknown: bool
     novelty: float | None
+    score: float
+    shares: dict[str, float]
+    runner_up: Label | None
+    margins: dict[str, float]
+    agreement: str | None
     neighbours: list[Near]
+    own: list[Near]
+    text: str | None
 
 
 class Reasons(BaseModel):

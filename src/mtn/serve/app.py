@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -99,7 +99,7 @@ teachers = APIRouter(dependencies=[Depends(teacher)], responses=_problems(401, 4
 @readers.post("/predict", response_model=Guesses, responses=_problems(413, 415, 503))
 async def predict(request: Request, engine: Serving) -> Response:
     """The likeliest classes of each vector or picture."""
-    answers = await engine.answer(await body.read_queries(request, engine))
+    answers = await engine.answer((await body.read_queries(request, engine)).x)
     # serialised here: FastAPI would validate the answer once more, and this route is the busiest
     guesses = Guesses(answers=[_guess(answer) for answer in answers])
     return Response(guesses.model_dump_json(), media_type=body.JSON)
@@ -120,23 +120,20 @@ def _guess(answer: Answer) -> Guess:
 @readers.post("/explain", responses=_problems(413, 415, 503))
 async def explain(request: Request, engine: Serving) -> Reasons:
     """What each answer rests on: the remembered examples nearest to it."""
-    answers = await engine.explain(await body.read_queries(request, engine, MAX_EXPLAINED))
-    return Reasons(answers=await asyncio.to_thread(lambda: [_reason(answer) for answer in answers]))
+    asked = await body.read_queries(request, engine, MAX_EXPLAINED)
+    answers = await engine.explain(asked.x)
+    texts: Sequence[str | None] = asked.texts or [None] * len(answers)
+    return Reasons(answers=await asyncio.to_thread(lambda: list(map(_reason, answers, texts))))
 
 
-def _reason(answer: Explanation) -> Reason:
-    evidence = answer.evidence
-    near = [
-        Near(**vars(neighbour), picture=body.data_url(image))
-        for neighbour, image in zip(evidence.neighbours, answer.pictures, strict=True)
-    ]
-    return Reason(
-        label=evidence.prediction,
-        probability=evidence.probability,
-        unknown=answer.unknown,
-        novelty=_finite(evidence.novelty),
-        neighbours=near,
-    )
+def _reason(answer: Explanation, text: str | None) -> Reason:
+    facts = vars(answer.evidence)
+    near = {
+        name: [Near(**vars(one), picture=body.data_url(answer.pictures.get(one.id))) for one in facts[name]]
+        for name in ("neighbours", "own")
+    }
+    label, novelty = facts["prediction"], _finite(facts["novelty"])
+    return Reason(**facts | near | {"label": label, "novelty": novelty, "unknown": answer.unknown, "text": text})
 
 
 def _finite(number: float) -> float | None:

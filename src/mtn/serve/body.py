@@ -6,6 +6,7 @@ import io
 import math
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from starlette.datastructures import UploadFile
 from mtn import images
 from mtn.classifier import Label
 from mtn.classifier.labels import check_labels
+from mtn.classifier.teaching import kept_text
+from mtn.data.inputs import Inputs
 from mtn.errors import InputError
 from mtn.serve.engine import MAX_ROWS, Engine, LoadedModel
 from mtn.serve.journal import LabelledSamples, NoStorage
@@ -40,46 +43,49 @@ class RequestBody(NamedTuple):
     labels: Sequence[Any] | None = None
 
 
-def encode(model: LoadedModel, items: Sequence[Image.Image | str]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Pictures or sentences -> N,D vectors, and N thumbnails of pictures."""
+def encode(model: LoadedModel, items: Sequence[Image.Image | str]) -> Inputs:
+    """Pictures or sentences -> N,D vectors, with N thumbnails of pictures."""
     inputs = model.classifier.reader().encode_items(list(items))
     assert inputs is not None
-    return np.asarray(inputs.x, np.float32), inputs.thumbnails
+    return replace(inputs, x=np.asarray(inputs.x, np.float32))
 
 
-async def read_queries(request: Request, engine: Engine, most: int = MAX_ROWS) -> np.ndarray:
-    """N,D vectors to answer."""
-    _, vectors, _ = await _read(request, engine, Question, most)
-    if len(vectors) > most:
-        raise InputError(f"at most {most} at once, got {len(vectors)}")
-    return vectors
+async def read_queries(request: Request, engine: Engine, most: int = MAX_ROWS) -> Inputs:
+    """N,D vectors to answer, with their sentences."""
+    _, asked = await _read(request, engine, Question, most)
+    if len(asked) > most:
+        raise InputError(f"at most {most} at once, got {len(asked)}")
+    return asked
 
 
 async def read_samples(request: Request, engine: Engine, label: str | None) -> LabelledSamples:
     """Samples to learn; `label` is the label of all of them if the body has none."""
-    labels, vectors, thumbnails = await _read(request, engine, TeachingRequest, MAX_ROWS)
+    labels, samples = await _read(request, engine, TeachingRequest, MAX_ROWS)
     if labels is None and label is None:
         raise InputError("a label is needed: ?label=NAME, or `labels` in JSON")
-    labels = [label] * len(vectors) if labels is None else labels
-    if len(labels) != len(vectors):
-        raise InputError(f"labels must be one a sample, {len(vectors)}, got {len(labels)}")
+    labels = [label] * len(samples) if labels is None else labels
+    if len(labels) != len(samples):
+        raise InputError(f"labels must be one a sample, {len(samples)}, got {len(labels)}")
     check_labels(list(labels))  # before they are text: 1 and "1" are two
-    return LabelledSamples(vectors, [_label(engine.model, label) for label in labels], thumbnails)
+    names = [_label(engine.model, label) for label in labels]
+    keep = samples.texts is not None and engine.model.classifier.keep_text
+    texts = [kept_text(text) for text in samples.texts or ()] if keep else None
+    return LabelledSamples(samples.x, names, samples.thumbnails, texts)
 
 
 async def _read(
     request: Request, engine: Engine, schema: type[Question], most: int
-) -> tuple[Sequence[Any] | None, np.ndarray, np.ndarray | None]:
-    """Labels, vectors, thumbnails."""
+) -> tuple[Sequence[Any] | None, Inputs]:
+    """Labels, and what was sent as vectors."""
     body = await _body(request, engine, schema, most)
     if body.vectors is not None:
-        return body.labels, _checked(body.vectors, engine.model.width), None
+        return body.labels, Inputs(_checked(body.vectors, engine.model.width))
     async with engine.unpacking:
         items: Sequence[Image.Image | str] = body.texts
         if not items:
             items = await asyncio.to_thread(_pictures, body.files)
         loop = asyncio.get_running_loop()
-        return body.labels, *await loop.run_in_executor(engine.thread, encode, engine.model, items)
+        return body.labels, await loop.run_in_executor(engine.thread, encode, engine.model, items)
 
 
 async def _body(request: Request, engine: Engine, schema: type[Question], most: int) -> RequestBody:

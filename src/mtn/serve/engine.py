@@ -54,10 +54,10 @@ class Answer(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What an answer rests on, with the pictures of its neighbours."""
+    """What an answer rests on, with the pictures of its neighbours by id."""
 
     evidence: Evidence
-    pictures: list[np.ndarray | None]
+    pictures: dict[Id, np.ndarray]
     unknown: bool
 
 
@@ -129,7 +129,7 @@ class LoadedModel:
         return [
             Explanation(
                 evidence,
-                [self.thumbnails.get(neighbour.id) for neighbour in evidence.neighbours],
+                {near.id: self.thumbnails[near.id] for near in evidence.shown() if near.id in self.thumbnails},
                 self.is_unknown(evidence.novelty),
             )
             for evidence in self.classifier.explain(x)

@@ -32,7 +32,9 @@ MAX_TRIES = 3
 KEPT_SECONDS = 7 * 24 * 3600
 """For which a finished job can be looked up, and its key is known."""
 
-ERASED = "vectors = NULL, thumbnails = NULL, labels = (SELECT json_group_array(NULL) FROM json_each(labels))"
+ERASED = (
+    "vectors = NULL, thumbnails = NULL, texts = NULL, labels = (SELECT json_group_array(NULL) FROM json_each(labels))"
+)
 """Of samples, only their number is kept."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -48,7 +50,8 @@ CREATE TABLE IF NOT EXISTS jobs (
     labels TEXT NOT NULL,
     vectors BLOB,
     thumbnails BLOB,
-    shape TEXT
+    shape TEXT,
+    texts TEXT
 );
 CREATE INDEX IF NOT EXISTS open_jobs ON jobs (due, number) WHERE state IN ('waiting', 'running');
 """
@@ -74,11 +77,12 @@ class KeyReused(Exception):
 
 @dataclass(frozen=True)
 class LabelledSamples:
-    """N samples to learn, with pictures if they were made from pictures."""
+    """N samples to learn, with the pictures or sentences that they were made from."""
 
     vectors: np.ndarray  # N,D float32
     labels: list[Label]
     thumbnails: np.ndarray | None = None  # N,H,W or N,H,W,3 uint8
+    texts: list[str] | None = None  # N
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -108,6 +112,8 @@ class Journal:
             for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
                 self._db.execute(f"PRAGMA {pragma}").fetchall()
             self._db.executescript(SCHEMA)
+            if "texts" not in {row[1] for row in self._db.execute("PRAGMA table_info(jobs)")}:
+                self._db.execute("ALTER TABLE jobs ADD COLUMN texts TEXT")  # of an earlier version
             if (verdict := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 raise InputError(f"{file} is damaged, or not a journal of mtn: {verdict}")
             self.reopen()
@@ -131,13 +137,14 @@ class Journal:
             if known := self._keyed(key, digest):
                 return known
             self._check_room()
-            images = samples.thumbnails
+            images, texts = samples.thumbnails, samples.texts
             number = self._write(
-                "INSERT INTO jobs (id, key, digest, state, due, labels, vectors, thumbnails, shape)"
-                " VALUES (?, ?, ?, 'waiting', ?, ?, ?, ?, ?)",
+                "INSERT INTO jobs (id, key, digest, state, due, labels, vectors, thumbnails, shape, texts)"
+                " VALUES (?, ?, ?, 'waiting', ?, ?, ?, ?, ?, ?)",
                 *(secrets.token_hex(8), key, digest, time.time(), json.dumps(samples.labels)),
                 *(samples.vectors.astype("<f4").tobytes(), None if images is None else images.tobytes()),
                 None if images is None else json.dumps(images.shape[1:]),
+                None if texts is None else json.dumps(texts, ensure_ascii=False),
             )
             return _job(self._rows("WHERE number = ?", number)[0])
 
@@ -183,12 +190,12 @@ class Journal:
     def samples(self, job: Job) -> LabelledSamples:
         """What a job teaches."""
         with self._lock:
-            (row,) = self._db.execute("SELECT labels, vectors, thumbnails, shape FROM jobs WHERE id = ?", (job.id,))
-        vectors = np.frombuffer(row["vectors"], "<f4").reshape(len(job.labels), -1)
-        if row["shape"] is None:
-            return LabelledSamples(vectors, job.labels)
-        shape = json.loads(row["shape"])
-        return LabelledSamples(vectors, job.labels, np.frombuffer(row["thumbnails"], np.uint8).reshape(-1, *shape))
+            (row,) = self._db.execute("SELECT vectors, thumbnails, shape, texts FROM jobs WHERE id = ?", (job.id,))
+        vectors, images = np.frombuffer(row["vectors"], "<f4").reshape(len(job.labels), -1), None
+        if row["shape"] is not None:
+            images = np.frombuffer(row["thumbnails"], np.uint8).reshape(-1, *json.loads(row["shape"]))
+        texts = None if row["texts"] is None else json.loads(row["texts"])
+        return LabelledSamples(vectors, job.labels, images, texts)
 
     def finish(self, jobs: Sequence[Job]) -> None:
         """The jobs are done: their samples are erased, and with a forgotten class everything that is recorded of it."""

@@ -186,11 +186,16 @@ def _teach(classifier: MTNClassifier, batch: TeachingBatch, progress: Progress) 
     if not new:
         return False
     images = [samples.thumbnails for _, samples in new if samples.thumbnails is not None]
+    texts = [text for _, samples in new for text in samples.texts or [""] * len(samples)]
     classifier.progress = progress
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one sample are welcome
         classifier.partial_fit(
-            Inputs(np.concatenate([samples.vectors for _, samples in new]), source=classifier.source_),
+            Inputs(
+                np.concatenate([samples.vectors for _, samples in new]),
+                source=classifier.source_,
+                texts=texts,
+            ),
             [label for _, samples in new for label in samples.labels],
             ids=[f"{job.id}-{row}" for job, samples in new for row in range(len(samples))],
             thumbnails=np.concatenate(images) if images else None,

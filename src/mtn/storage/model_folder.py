@@ -20,7 +20,7 @@ from torch import Tensor
 from mtn.errors import InputError
 from mtn.storage import files
 
-FORMAT = 3
+FORMAT = 4
 TENSOR_FILE = re.compile(r"(weights|memory)-[0-9a-f]{16}\.safetensors")
 PARTIAL_FILE = re.compile(rf"\.({TENSOR_FILE.pattern}|model\.json|README\.md)\.partial")
 """What a killed process leaves behind."""
