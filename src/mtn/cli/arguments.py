@@ -46,9 +46,7 @@ Settings = Annotated[
 Milvus = Annotated[
     str | None, typer.Option(metavar="URI", help="The Milvus that holds the model's exemplars, if one does.")
 ]
-NoText = Annotated[
-    bool, typer.Option("--no-keep-text", help="Keep no sentences in a new model, only their vectors.")
-]
+NoText = Annotated[bool, typer.Option("--no-keep-text", help="Keep no sentences in a new model, only their vectors.")]
 TextColumn = Annotated[
     str | None, typer.Option("--text", metavar="COLUMN", help="Column of the sentences in a table; default: text.")
 ]
