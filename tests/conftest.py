@@ -133,7 +133,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A hub on loopback, with an empty cache and no token on this side; what it would wait for is not waited for."""
-    library = pytest.importorskip("huggingface_hub", reason=EXTRA)
+    constants = pytest.importorskip("huggingface_hub.constants", reason=EXTRA)
     for name in ("MTN_DOWNLOAD", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with HubServer() as server:
@@ -142,7 +142,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         values |= {"HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HUB_OFFLINE": False}
         values["HUGGINGFACE_CO_URL_TEMPLATE"] = server.url + "/{repo_id}/resolve/{revision}/{filename}"
         for name, value in values.items():
-            monkeypatch.setattr(library.constants, name, value)
+            monkeypatch.setattr(constants, name, value)
         monkeypatch.setattr(time, "sleep", lambda seconds: None)
         yield server
 

@@ -77,7 +77,7 @@ def test_a_name_that_a_file_gives_is_never_fetched(hub: HubServer, files: dict[s
     hub.add(NAME, files)
     hub.add("openai/clip-vit-base-patch32", files)
     for name in (NAME, "clip-vit-b32", f"{NAME}@main", f"{NAME}@{'0' * 40}"):
-        with refused("neither of the table nor in the local hub cache"):
+        with refused("neither in the package nor in the local hub cache"):
             encoders.load_encoder(Recorded(name))
     assert not hub.requests
 

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from mtn import recipes
 from mtn.classifier import explanation, info, queries, saving, schema, teaching
 from mtn.classifier.labels import Id, Label, check_labels, check_within, read_labels
+from mtn.classifier.sharing import HubMixin
 from mtn.classifier.state import ClassifierState, Exemplar
 from mtn.config import Config
 from mtn.data.inputs import Inputs
@@ -30,7 +31,7 @@ from mtn.storage.recorded import Recorded
 STORE_KEYS = ("memory.store", "memory.uri")
 
 
-class MTNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[misc]  # scikit-learn has no types
     """A classifier that keeps learning new classes, and shows what each answer rests on.
 
     X are feature vectors. With an encoder they may be images (paths, PIL images, uint8 arrays) or sentences, and in
@@ -380,7 +381,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
             self._state = saving.release_unsaved(self._state, replaced)
 
     @classmethod
-    def load(cls, folder: str | Path, encoder: EncoderSpec | None = None, milvus: str | None = None) -> "MTNClassifier":
+    def load(cls, folder: str | Path, encoder: EncoderSpec | None = None, milvus: str | None = None) -> Self:
         """The model saved in a folder: its answers are those it had, bit for bit.
 
         `encoder` is the model's encoder. It need not be given if the folder names one of the table, one in the hub's

@@ -1,4 +1,4 @@
-"""A classifier's state <-> facts and tensors of a model folder, with a short card for people."""
+"""A classifier's state <-> facts and tensors of a model folder."""
 
 import copy
 import json
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from mtn import encoders, recipes
 from mtn.classifier import schema
+from mtn.classifier.card import model_card
 from mtn.classifier.queries import SCORE_MULTIPLE
 from mtn.classifier.state import ESTIMATES, ClassifierState
 from mtn.errors import InputError, UnavailableError
 from mtn.neighbours import Neighbours
 from mtn.runtime.capacity import check_fits
 from mtn.runtime.device import versions
-from mtn.runtime.text import printable
 from mtn.samples import Samples
 from mtn.search import Location, drop_collection, make_store, new_location, permitted_uri
 from mtn.storage.model_folder import read_index, save_model_folder
@@ -58,7 +58,7 @@ def save_state(
     replaced = _location_in(home, _named_uris(state, parameters, milvus))
     facts = _facts(state, parameters) | ({} if location is None else {"memory": location._asdict()})
     tensors = {"weights": state.learner.method.state_dict(), "memory": _memory_tensors(state)}
-    save_model_folder(folder, facts, tensors, _card(state))
+    save_model_folder(folder, facts, tensors, model_card(state))
     return replace(state, folder=home), replaced
 
 
@@ -118,27 +118,6 @@ def _memory_tensors(state: ClassifierState) -> dict[str, Tensor]:
         past = Samples.join(state.learner.past)
         tensors |= {"past.x": torch.from_numpy(past.source[past.rows]), "past.y": past.y, "past.id": past.id}
     return tensors
-
-
-def _card(state: ClassifierState) -> str:
-    """README.md of the folder."""
-    method, exemplars = state.learner.config.method.name, len(state.memory)
-    rows = "".join(f"| {printable(label)} | {count} |\n" for label, count in state.exemplar_counts())
-    return f"""# A classifier of {len(state.columns)} classes
-
-Method `{method}`, feature vectors of {state.feature_count} numbers, {exemplars} exemplars
-remembered; learned in {len(state.stops)} calls from {state.arrived} samples. Written by mtn {versions()["mtn"]}.
-
-```python
-from mtn import MTNClassifier
-
-classifier = MTNClassifier.load("this folder")
-classifier.predict(X)
-```
-
-| class | exemplars |
-|---|---:|
-{rows}"""
 
 
 def _named_uris(state: ClassifierState, parameters: Mapping[str, Any], milvus: str | None) -> list[str]:

@@ -60,9 +60,10 @@ def _load_recorded(name: Recorded, device: torch.device) -> Encoder:
     repository = catalogue.find_repository(plain)
     folder = None if repository is None else catalogue.cached_folder(name) or catalogue.cached_folder(plain)
     if folder is None:
+        hint = "" if repository is None else f" (`mtn encoders get {plain}` fetches it, if you trust it)"
         raise InputError(
-            f"the model's encoder is {name!r}, which is neither of the table nor in the local hub cache, and what a "
-            f"folder names is not opened: give the encoder (--encoder)"
+            f"the model's encoder is {plain!r}, which is neither in the package nor in the local hub cache{hint}, and "
+            f"what a folder names is not opened: give the encoder (--encoder)"
         )
     return _from_folder(folder, plain, device, folder.name)
 

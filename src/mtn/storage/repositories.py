@@ -117,7 +117,7 @@ def fetch(offer: Offer, token: str | bool | None = None) -> Path:
     folder = Path()
     for group in ([name for name in offer.sizes if name not in weights], weights):
         patterns, options = [glob.escape(name) for name in group], {"revision": offer.commit, "token": token}
-        with reported_errors(repository), _shown_progress(hub):
+        with reported_errors(repository), shown_progress():
             folder = Path(hub.snapshot_download(repository.name, allow_patterns=patterns, **options))
         for name in group:
             _verify(folder / name, offer.checksums[name])
@@ -128,8 +128,9 @@ def fetch(offer: Offer, token: str | bool | None = None) -> Path:
 
 
 @contextmanager
-def _shown_progress(hub: Any) -> Iterator[None]:
+def shown_progress() -> Iterator[None]:
     """The library's progress bars, on a terminal alone."""
+    hub = require("huggingface_hub", "hub", "the hub")
     hidden = not sys.stderr.isatty() and not hub.utils.are_progress_bars_disabled()
     if hidden:
         hub.utils.disable_progress_bars()
@@ -174,14 +175,14 @@ def reported_errors(repository: Repository) -> Iterator[None]:
     """Whatever the hub answers that is no success is one line; errors of the disk stay, and name the cache."""
     require("huggingface_hub", "hub", "the hub")
     errors, constants = (importlib.import_module(f"huggingface_hub.{part}") for part in ("errors", "constants"))
-    unreachable = (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.RevisionResolutionError)
+    missing = (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.RevisionResolutionError)
     try:
         yield
     except (errors.HFValidationError, errors.HfHubHTTPError) as error:
         template = next(text for kind, text in REFUSALS.items() if isinstance(error, getattr(errors, kind)))
         facts = {"name": repository.name, "revision": repository.revision, "endpoint": constants.ENDPOINT}
         raise InputError(template.format(**facts, reason=_one_line(error))) from None
-    except (*unreachable, errors.HTTPError) as error:  # HTTPError: of the library that connects
+    except (*missing, errors.HTTPError, RuntimeError) as error:  # of the library that connects; of an upload
         if constants.is_offline_mode():
             raise InputError(f"{repository} cannot be fetched: HF_HUB_OFFLINE is set") from None
         reason = _one_line(error.__cause__ or error)
