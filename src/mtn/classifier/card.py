@@ -24,7 +24,7 @@ def model_card(state: ClassifierState, load: str = 'MTNClassifier.load("this fol
 
 Method `{state.learner.config.method.name}`, {_input(state)}.
 It learned in {len(state.stops)} calls from {state.arrived} samples, and remembers {len(state.memory)} exemplars,
-{len(state.thumbnails)} of them with a picture. Written by mtn {versions()["mtn"]}.
+{len(state.thumbnails)} of them with a picture, {len(state.texts)} with their text. Written by mtn {versions()["mtn"]}.
 
 ```python
 from mtn import MTNClassifier

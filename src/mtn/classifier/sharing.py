@@ -50,8 +50,8 @@ class HubMixin(ABC):
     ) -> str:
         """Write the model into a repository of the hub, which is made if it is not there; the URL of the commit.
 
-        What is remembered goes with it: vectors, ids, thumbnails. Of a card that is there already, everything stays but
-        what an earlier push has written, the licence too.
+        What is remembered goes with it: vectors, ids, thumbnails, sentences. Of a card that is there already,
+        everything stays but what an earlier push has written, the licence too.
         """
         state = self.state_
         if state.memory.location is not None:
