@@ -7,7 +7,15 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 LARGEST = 2**53
 """Beyond this no number of a configuration makes sense, and not every library can compute with it."""
@@ -30,6 +38,8 @@ class Section(BaseModel):
 class Stream(Section):
     """[stream]: the data, and how they are split into tasks."""
 
+    kind: str = "blocks"
+    """How samples arrive: blocks of classes, each once, or another kind of `mtn.protocols`, which has options too."""
     data: str | Annotated[list[str], Field(min_length=1)]
     """A data set's name, an .npz file, a folder of .npy files; of images a folder or a zip, or a list of them."""
     first: AtLeastOne | None = None
@@ -46,6 +56,11 @@ class Stream(Section):
     @property
     def paths(self) -> list[str]:
         return [self.data] if isinstance(self.data, str) else self.data
+
+    @model_serializer(mode="wrap")
+    def _without_default_kind(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Runs of blocks are written as they were before there were other kinds."""
+        return {key: value for key, value in serialise(self).items() if (key, value) != ("kind", "blocks")}
 
     @model_validator(mode="after")
     def _one_way_to_split(self) -> "Stream":
@@ -173,7 +188,7 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     log: Annotated[Literal["jsonl", "tensorboard", "wandb"], Field(exclude=True)] = "jsonl"
     """Where losses and accuracies go meanwhile; not a part of what the run is, so it may change when one is resumed."""
-    stream: Stream
+    stream: SerializeAsAny[Stream]
     images: Images = Images()
     memory: Budget
     method: SerializeAsAny[MethodOptions] = MethodOptions()

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mtn.config import Stream
 from mtn.errors import InputError, closest
+from mtn.protocols import Protocol
 from mtn.samples import Data, Samples
 
 ORDERS = {"imagenet-1k-1993": "f392a6d194efd235935d2cfac7eba5dd4628caf44922b80003a0ce04d0aab1a5"}
@@ -43,19 +45,37 @@ class Task:
 
 
 def split(data: Data, stream: Stream) -> list[Task]:
-    """The tasks of a stream; every class of it comes once."""
+    """The tasks of a stream. A class is new in the first task that has a sample of it."""
     groups = _groups(data.names, stream)
     arrival = np.full(len(data.names), -1)
     arrival[np.concatenate(groups)] = np.arange(sum(map(len, groups)))
     train, test = (_renumber(samples, arrival) for samples in data.split(stream.evaluate))
-    stops = np.cumsum([len(group) for group in groups]).tolist()
+    blocks = torch.repeat_interleave(torch.tensor([len(group) for group in groups]))
+    names = [data.names[label] for group in groups for label in group]
+    if not isinstance(stream, Protocol):
+        return _tasks(train, test, blocks[train.y], blocks, names)
+    train, when = stream.arrange(train, blocks, stream.generator())
+    numbers, when = when.unique(return_inverse=True)  # a task without samples is none
+    first = torch.full((len(names),), len(numbers)).scatter_reduce(0, train.y, when, "amin")
+    order = first.argsort(stable=True)[: int((first < len(numbers)).sum())].tolist()
+    arrival = np.full(len(names), -1)
+    arrival[order] = np.arange(len(order))
+    train = Samples(train.source, train.rows, torch.from_numpy(arrival)[train.y], train.id)
+    return _tasks(train, _renumber(test, arrival), when, first[order], [names[label] for label in order])
+
+
+def _tasks(train: Samples, test: Samples, when: Tensor, first: Tensor, names: list[str]) -> list[Task]:
+    """Tasks of training samples by `when` (N) they come; `first` (C, rising) is the task that each class is new in."""
+    stops = torch.bincount(first).cumsum(0).tolist()
+    stops += [len(names)] * (int(when.max()) + 1 - len(stops) if len(when) else 0)
     spans = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
     return [
         Task(
             index,
             tuple(spans[: index + 1]),
-            tuple(data.names[c] for c in groups[index]),
-            *(samples.select((samples.y >= span.start) & (samples.y < span.stop)) for samples in (train, test)),
+            tuple(names[span]),
+            train.select(when == index),
+            test.select((test.y >= span.start) & (test.y < span.stop)),
         )
         for index, span in enumerate(spans)
     ]

@@ -3,6 +3,7 @@
 R[i][j]: accuracy on the classes of task j after task i, over all classes seen by then.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,26 @@ def balanced(correct: np.ndarray, total: np.ndarray) -> float | None:
     """Mean over classes of their accuracy after the last task, whatever their numbers of test samples."""
     tested = total[: len(correct)] > 0
     return _mean((100 * correct[tested] / total[: len(correct)][tested]).tolist())
+
+
+def average_balanced_accuracy(correct: list[np.ndarray], total: np.ndarray, sizes: list[int]) -> float | None:
+    """Mean over tasks of the mean over classes of their accuracy: rare classes count as much as frequent ones."""
+    return _mean([balanced(row, total) for row in correct])
+
+
+def harmonic_accuracy(correct: list[np.ndarray], total: np.ndarray, sizes: list[int]) -> float | None:
+    """2 a b / (a + b) after the last task: a on the classes of the first task, b on all later ones (few-shot)."""
+    base, later = (_percent(correct[-1][part], total[part]) for part in (slice(sizes[0]), slice(sizes[0], None)))
+    if base is None or later is None:
+        return None
+    return 2 * base * later / (base + later) if base + later else 0.0
+
+
+EXTRA: dict[str, Callable[[list[np.ndarray], np.ndarray, list[int]], float | None]] = {
+    "average_balanced_accuracy": average_balanced_accuracy,
+    "harmonic_accuracy": harmonic_accuracy,
+}
+"""Metrics that some kinds of streams ask for (`Protocol.metrics`); arguments as those of `summarise`."""
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> float:

@@ -198,7 +198,11 @@ class StreamTrainer:
         """Every metric over the tasks so far."""
         tasks, correct = self.tasks[: len(self.correct)], [np.array(row) for row in self.correct]
         total = np.concatenate([np.bincount(task.test.y, minlength=task.seen)[task.old :] for task in tasks])
-        return metrics.summarise(correct, total, [len(task.names) for task in tasks])
+        sizes = [len(task.names) for task in tasks]
+        extra = getattr(self.config.stream, "metrics", ())
+        return metrics.summarise(correct, total, sizes) | {
+            name: metrics.EXTRA[name](correct, total, sizes) for name in extra
+        }
 
     def _log(self, numbers: log.Numbers) -> None:
         if self.log is not None:

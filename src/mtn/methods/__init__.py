@@ -1,7 +1,5 @@
 """Every method by name. To add one: a class in a file here, and a line in the table."""
 
-import importlib
-
 from mtn.config import Config
 from mtn.errors import InputError, closest
 from mtn.methods.analytic import NCM, SLDA, RanPAC, Ridge
@@ -17,7 +15,7 @@ from mtn.methods.mtn import MTN, MTNUnlocked
 from mtn.methods.podnet import PODNet
 from mtn.methods.practical import Practical
 from mtn.methods.ssil import SSIL
-from mtn.storage.recorded import find_imported
+from mtn.storage.recorded import find_subclass
 
 METHODS: dict[str, type[Method]] = {
     "mtn": MTN,
@@ -54,19 +52,9 @@ def find(name: str, *, import_modules: bool = True) -> type[Method]:
     """
     if name in METHODS:
         return METHODS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise InputError(f"no method {name!r}: {closest(name, METHODS)} (one of your own: package.module:Class)")
-    method = find_imported(name)
-    if method is None and not import_modules:
-        raise InputError(f"method {name!r} is not of this package: import {module} first")
-    try:
-        method = method or getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise InputError(f"method {name!r} cannot be imported: {error}") from None
-    if not (isinstance(method, type) and issubclass(method, Method)):
-        raise InputError(f"method {name!r} must be a subclass of mtn.methods.Method")
-    return method
+    return find_subclass(name, Method, "method", import_modules=import_modules)
 
 
 def check(config: Config) -> None:

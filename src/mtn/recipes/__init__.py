@@ -14,14 +14,17 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from mtn.config import Config, MethodOptions, Section
+from mtn.config import Config, MethodOptions, Section, Stream
 from mtn.errors import InputError, closest
 from mtn.methods import METHODS, Method, find
+from mtn.protocols import STREAMS, find_stream
 from mtn.storage import files
+
+S = TypeVar("S", bound=Section)
 
 LARGEST_RECIPE = 1 << 20
 """Bytes of a recipe."""
@@ -97,10 +100,12 @@ def parse(values: dict[str, Any], origin: str, *, import_methods: bool = True) -
     A method of one's own (package.module:Class) is imported for its options, unless `import_methods` is False: then
     its module must have been imported already. What comes from a file of somebody else is parsed that way.
     """
-    section = values.get("method", {})
+    section, stream = values.get("method", {}), values.get("stream")
     try:
         if isinstance(section, dict):
             values = values | {"method": _method_options(section, import_methods)}
+        if isinstance(stream, dict):
+            values = values | {"stream": _stream_section(stream, import_methods)}
         return Config.model_validate(values)
     except ValidationError as error:
         raise InputError(f"{origin}: {_explain(error)}") from None
@@ -114,11 +119,24 @@ def with_changes(config: Config, **sections: Any) -> Config:
 
 
 def keys() -> list[str]:
-    """Every dotted key that a recipe may have, the options of all shipped methods included."""
-    options = [f"method.{name}" for name in option_owners()]
+    """Every dotted key that a recipe may have, the options of all kinds of streams and shipped methods included."""
+    own = {"stream": stream_option_owners(), "method": option_owners()}
+    last = {"stream": "stream.evaluate", "method": "method.features"}
     common = _section_keys(Config)
-    split = common.index("method.features") + 1
-    return common[:split] + [key for key in options if key not in common] + common[split:]
+    for section, options in own.items():
+        place = common.index(last[section]) + 1
+        added = [f"{section}.{name}" for name in options if f"{section}.{name}" not in common]
+        common = common[:place] + added + common[place:]
+    return common
+
+
+def stream_option_owners() -> dict[str, list[str]]:
+    """Each option that some kinds of streams have beside the common ones, and those kinds."""
+    owners: dict[str, list[str]] = {}
+    for kind, section in STREAMS.items():
+        for option in section.model_fields.keys() - Stream.model_fields.keys():
+            owners.setdefault(option, []).append(kind)
+    return dict(sorted(owners.items()))
 
 
 def option_owners() -> dict[str, list[str]]:
@@ -148,15 +166,29 @@ def _method_options(values: dict[str, Any], import_methods: bool) -> MethodOptio
             known = [f"method.{known}" for known in (*declared.model_fields, *owners)]
             raise InputError(f"unknown key 'method.{key}': {closest(f'method.{key}', known)}")
         other = METHODS[owners[key][0]].Options
-        kept[key] = getattr(_validated(other, {key: values[key]}), key)
-    return _validated(declared, kept)
+        kept[key] = getattr(_validated(other, {key: values[key]}, "method."), key)
+    return _validated(declared, kept, "method.")
 
 
-def _validated(options: type[MethodOptions], values: dict[str, Any]) -> MethodOptions:
+def _stream_section(values: dict[str, Any], import_modules: bool) -> Stream | dict[str, Any]:
+    """The section [stream], validated by what its kind declares; that of blocks is left to `Config`."""
+    kind = values.get("kind", "blocks")
     try:
-        return options.model_validate(values)
+        section = find_stream(kind, import_modules=import_modules) if isinstance(kind, str) else Stream
+    except InputError as error:
+        raise InputError(f"stream.kind: {error}") from None
+    for key in values.keys() - section.model_fields.keys():
+        if key in stream_option_owners():
+            kinds = " or ".join(f'"{owner}"' for owner in stream_option_owners()[key])
+            raise InputError(f"stream.{key} is for stream.kind = {kinds}, got {_short(kind)}")
+    return values if section is Stream else _validated(section, values, "stream.")
+
+
+def _validated(section: type[S], values: dict[str, Any], prefix: str) -> S:
+    try:
+        return section.model_validate(values)
     except ValidationError as error:
-        raise InputError(_explain(error, "method.")) from None
+        raise InputError(_explain(error, prefix)) from None
 
 
 def _layered(
@@ -270,7 +302,7 @@ _ALTERNATIVES = {
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
-    if key not in keys() and not key.startswith("method."):  # a method of one's own may have options of its own
+    if key not in keys() and not key.startswith(("method.", "stream.")):  # one's own may have options of its own
         raise InputError(f"unknown key {key!r}: {closest(key, keys())}")
     for other in _ALTERNATIVES.get(key, ()):
         _section(values, other).pop(other.rpartition(".")[2], None)
