@@ -34,8 +34,8 @@ STORE_KEYS = ("memory.store", "memory.uri")
 class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[misc]  # scikit-learn has no types
     """A classifier that keeps learning new classes, and shows what each answer rests on.
 
-    X are feature vectors. With an encoder they may be images (paths, PIL images, uint8 arrays) or sentences, and in
-    any case the path of what the commands take: a folder, a table, a store.
+    X are feature vectors, images (paths, PIL images, uint8 arrays), sentences, or the path of what the commands take:
+    a folder, a table, a store.
 
     Threads may share it: a query is answered from before or after another thread's teaching, never from in between.
 
@@ -56,7 +56,8 @@ class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[m
     settings : dict or None
         Any other key of a recipe, dotted: {"train.min_steps": 100}.
     encoder : str, callable, Encoder or None
-        What makes vectors of images or sentences: a name, a path, or a function (docs/encoders.md).
+        What makes vectors of images or sentences: a name, a path, or a function (docs/encoders.md). None or "auto":
+        the best that is here for the first items taught; `source_` names it.
     keep_text : bool
         Keep the sentences that are remembered, for `explain`; False: only their vectors, here and on disk.
 

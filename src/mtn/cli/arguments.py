@@ -28,7 +28,7 @@ Asked = Annotated[
 ]
 NewEncoder = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Encoder of images or sentences (docs/encoders.md), for a new model."),
+    typer.Option(metavar="NAME", help="Encoder of a new model (mtn encoders); by default the best here for DATA."),
 ]
 Encoder = Annotated[
     str | None, typer.Option(metavar="NAME", help="The model's encoder, if the model does not find it by itself.")

@@ -44,8 +44,10 @@ def extract(
     start = time.perf_counter()
     provide_encoder(encoder, yes)
     with resumable(out), progress_bar() as progress:
-        listing = sources.open_source(data, columns=Columns(text, label)).list_items(progress)
-        extracted = extraction.extract(listing, encoders.load_encoder(encoder), out, progress)
+        source = sources.open_source(data, columns=Columns(text, label))
+        loaded = encoders.load_encoder(encoder)  # what it lacks is said before anything is read
+        listing = source.list_items(progress)
+        extracted = extraction.extract(listing, loaded, out, progress)
     distributed.barrier()
     if distributed.rank():
         return

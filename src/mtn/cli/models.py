@@ -63,7 +63,7 @@ def learn(
                 raise InputError("--milvus is for a model that exists: --set memory.store=milvus --set memory.uri=URI")
             classifier = _new(method, memory, set_, encoder, not no_keep_text)
         with progress_bar() as progress:
-            samples = classifier.reader().to_learn(data, progress, Columns(text, label))
+            samples = classifier.reader().to_learn(data, progress, Columns(text, label), print_line)
         list_skipped(samples.skipped)
         if strict and samples.skipped:
             raise InputError(f"--strict: {len(samples.skipped)} things in {data} cannot be used; {model} is as it was")
@@ -77,16 +77,15 @@ def learn(
         classifier.save(model)
     entry, seconds = classifier.history_[-1], time.perf_counter() - start
     print_line(f"{model}: {classes} -> {entry['classes']} classes, {len(samples)} samples, {seconds:.1f} s")
-    if not classes and encoder is None and classifier.encoder is None and samples.source.get("encoder"):
-        name = samples.source["encoder"]["name"]
-        print_line(f"encoder {name!r}, as none was named; --encoder names another for a new model")
     if entry["accuracy_before"] is not None:
         print_line(f"accuracy on samples of known classes before learning: {percent(entry['accuracy_before'])}")
 
 
 def new(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder to make.")],
-    encoder: Annotated[str, typer.Option(metavar="NAME", help="What makes vectors of images or sentences.")],
+    encoder: Annotated[
+        str, typer.Option(metavar="NAME", help="Encoder of the model (mtn encoders); auto: the first lesson decides.")
+    ] = "auto",
     method: Method = None,
     memory: Exemplars = None,
     set_: Settings = [],  # noqa: B006 (typer copies it)
@@ -101,11 +100,14 @@ def new(
     provide_encoder(encoder, yes)
     classifier = _new(method, memory, set_, encoder, not no_keep_text)
     classifier.configuration()
-    loaded = classifier.reader().requested_encoder()
-    classifier.source_ = {"encoder": loaded.identity(), "kind": loaded.kind}
+    takes = "the first lesson decides what it takes"
+    if classifier.reader().names_encoder:
+        loaded = classifier.reader().requested_encoder()
+        classifier.source_ = {"encoder": loaded.identity(), "kind": loaded.kind}
+        takes = f"takes {PLURAL[loaded.kind]}, {loaded.dimension} numbers each"
     with changing(model):
         classifier.save(model)
-    print_line(f"{model}: takes {PLURAL[loaded.kind]}, {loaded.dimension} numbers each; next: mtn learn {model} DATA")
+    print_line(f"{model}: {takes}; next: mtn learn {model} DATA")
 
 
 def forget(model: Model, label: Annotated[str, typer.Argument(metavar="CLASS")], milvus: Milvus = None) -> None:

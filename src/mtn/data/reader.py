@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from mtn.data import extraction, item_tables, table_files
+from mtn.data.choice import choose_encoder, refuse_colour
 from mtn.data.class_names import text_array
 from mtn.data.inputs import Inputs, read_labelled_vectors, read_query_vectors
 from mtn.data.listing import File, ItemLocation, Listing, LoadedImage, Sentence
@@ -25,9 +26,7 @@ from mtn.errors import InputError
 from mtn.images import SUFFIXES
 from mtn.runtime.progress import Progress, silent
 from mtn.storage import files
-
-DEFAULT_ENCODERS = {"image": "glyph", "text": "hashing"}
-"""Those that come with the package."""
+from mtn.storage.recorded import Recorded
 
 EncoderSpec = str | Callable[..., Any] | Encoder
 """What specifies an encoder: its name, a path, a function, or the encoder itself."""
@@ -37,8 +36,9 @@ EncoderSpec = str | Callable[..., Any] | Encoder
 class Reader:
     """Reads samples for a model, which takes vectors, or items that an encoder makes vectors of.
 
-    `encoder` is the one asked for; `source` is how the vectors that the model was taught were made (`Inputs.source`),
-    and `width` is their length. All are empty for a new model that takes anything.
+    `encoder` is the one asked for, None or "auto" where the items decide; `source` is how the vectors that the model
+    was taught were made (`Inputs.source`), and `width` is their length. All are empty for a new model that takes
+    anything.
     """
 
     encoder: EncoderSpec | None = None
@@ -50,14 +50,16 @@ class Reader:
         """The kind of items the model takes; None for a model of vectors, or one that takes anything still."""
         if self.source.get("encoder"):
             return "text" if self.source["kind"] == "text" else "image"
-        return None if self.encoder is None else self.requested_encoder().kind
+        return self.requested_encoder().kind if self.names_encoder else None
+
+    @property
+    def names_encoder(self) -> bool:
+        """Whether the user or what the model was taught says which encoder it is."""
+        return trusted_encoder(self.encoder, self.source.get("encoder")) is not None
 
     def encoder_for(self, kind: str) -> Encoder:
         """The encoder of items of this kind, which must be the one the model was taught with."""
-        recorded = self.source.get("encoder")
-        if self.width is not None and not recorded and self.encoder is None:
-            raise InputError(f"this model was taught vectors, got {PLURAL[kind]}")
-        encoder = _load_cached(trusted_encoder(self.encoder, recorded) or DEFAULT_ENCODERS[kind])
+        encoder, recorded = self.requested_encoder(), self.source.get("encoder")
         if encoder.kind != kind:
             raise InputError(f"this model takes {PLURAL[encoder.kind]}, got {PLURAL[kind]}")
         if recorded and (change := difference(recorded, encoder.identity())):
@@ -68,17 +70,28 @@ class Reader:
         """The encoder that was asked for."""
         encoder = trusted_encoder(self.encoder, self.source.get("encoder"))
         if encoder is None:
-            raise InputError("the model names no encoder: give the encoder (--encoder)")
+            raise InputError(
+                "the model names no encoder: teach it (mtn learn), or name one (--encoder photos, minilm, glyph ...)"
+            )
         return _load_cached(encoder)
 
-    def to_learn(self, data: str | Path, progress: Progress = silent, columns: Columns = USUAL_COLUMNS) -> Inputs:
-        """Samples with labels: of a data set, the training split."""
+    def to_learn(
+        self,
+        data: str | Path,
+        progress: Progress = silent,
+        columns: Columns = USUAL_COLUMNS,
+        announce: Callable[[str], None] = lambda line: None,
+    ) -> Inputs:
+        """Samples with labels: of a data set, the training split. `announce` is told which encoder was chosen."""
         source = open_source(data, "DATA", columns)
         if source.holds_vectors:
             samples = read_labelled_vectors(source, progress)
         elif source.format is Format.ITEMS:
-            listing = _with_own_ids(source.list_items(progress), source.path)
-            samples = self._encode(_select_split(listing, "train"), progress)
+            self._load_named(source.kind)  # what it lacks is said before anything is read
+            listing = _select_split(_with_own_ids(source.list_items(progress), source.path), "train")
+            if self._is_recorded("glyph"):
+                refuse_colour(listing)
+            samples = self._encode(listing, progress, announce)
         else:
             source.refuse(LABELLED)
         return self.adapt(samples, str(source.path))
@@ -120,6 +133,7 @@ class Reader:
         if source.holds_vectors:
             samples = read_query_vectors(source, progress, whole_table=whole_table)
         else:
+            self._load_named(source.kind)  # what it lacks is said before anything is read
             listing = _list_queries(source, progress)
             if not whole_table and "test" in listing.splits:
                 listing = _select_split(listing, "test")
@@ -129,13 +143,12 @@ class Reader:
 
     def encode_items(self, X: Any) -> Inputs | None:
         """Samples from items in memory, or from paths of images; None where X is vectors."""
-        if self.kind is None:
-            return None
-        locations = _locate(X, self.kind)
-        if locations is None:
+        kind = self.kind or _recognise_kind(X)
+        locations = _locate(X, kind) if kind else None
+        if kind is None or locations is None:
             return None
         ids = [str(item.path) if isinstance(item, File) else str(row) for row, item in enumerate(locations)]
-        samples = self._encode(_unlabelled(ids, locations, self.kind), silent)
+        samples = self._encode(_unlabelled(ids, locations, kind), silent)
         if samples.skipped:
             raise InputError(f"X: {samples.skipped[0]}")
         return replace(samples, ids=ids if isinstance(locations[0], File) else None)
@@ -164,8 +177,30 @@ class Reader:
             )
         return samples
 
-    def _encode(self, listing: Listing, progress: Progress) -> Inputs:
-        encoder, done = self.encoder_for(listing.kind), 0
+    def _is_recorded(self, name: str) -> bool:
+        """Whether the model was taught with this encoder, and the user does not name it now."""
+        named = trusted_encoder(self.encoder, None)
+        return (self.source.get("encoder") or {}).get("name") == name and isinstance(named, Recorded | None)
+
+    def _load_named(self, kind: str) -> Encoder | None:
+        """The encoder, if it is known which one it is."""
+        return self.encoder_for(kind) if self.names_encoder else None
+
+    def _encoder_of(self, listing: Listing, announce: Callable[[str], None]) -> Encoder:
+        """The encoder of these items: the model's, or for a new one what suits them."""
+        named = self._load_named(listing.kind)
+        if named is not None:
+            return named
+        if self.width is not None:
+            raise InputError(f"this model was taught vectors, got {PLURAL[listing.kind]}")
+        choice = choose_encoder(listing)
+        announce(str(choice))
+        return _load_cached(choice.name)
+
+    def _encode(
+        self, listing: Listing, progress: Progress, announce: Callable[[str], None] = lambda line: None
+    ) -> Inputs:
+        encoder, done = self._encoder_of(listing, announce), 0
 
         def count(items: int) -> None:
             nonlocal done
@@ -273,22 +308,39 @@ def _read_text(path: Path) -> str:
 # ---- items in memory
 
 
+def _recognise_kind(X: Any) -> Literal["image", "text"] | None:
+    """What items are that nobody named an encoder for: images, paths of images, sentences; None for vectors."""
+    items = _listed(X)
+    if items is None:
+        return None
+    first = items[0]
+    if isinstance(first, str) and Path(first).suffix.lower() not in SUFFIXES:
+        return "text"
+    return None if _locate_item(first, "image") is None else "image"
+
+
 def _locate(X: Any, kind: str) -> list[ItemLocation] | None:
     """The locations of items that are given as images, arrays, paths or sentences; None for vectors."""
-    if isinstance(X, np.ndarray) and not (X.dtype == np.uint8 and X.ndim in (3, 4)):
-        X = X.tolist() if X.ndim == 1 else None
-    elif hasattr(X, "tolist") and getattr(X, "ndim", 1) == 1:  # a column of a data frame
-        X = X.tolist()
-    if not isinstance(X, Sequence | np.ndarray) or not len(X):
+    items = _listed(X)
+    if items is None:
         return None
-    locations = [_locate_item(item, kind) for item in X]
+    locations = [_locate_item(item, kind) for item in items]
     others = [row for row, location in enumerate(locations) if location is None]
     if len(others) == len(locations):
         return None
     if others:
-        got = type(X[others[0]]).__name__
+        got = type(items[others[0]]).__name__
         raise InputError(f"X must be all {PLURAL[kind]}, or all vectors; number {others[0]} is of type {got}")
     return [location for location in locations if location is not None]
+
+
+def _listed(X: Any) -> Sequence[Any] | np.ndarray | None:
+    """X as a list of items, or as an array of images; None for an array of vectors, and where there is nothing."""
+    if isinstance(X, np.ndarray) and not (X.dtype == np.uint8 and X.ndim in (3, 4)):
+        X = X.tolist() if X.ndim == 1 else None
+    elif hasattr(X, "tolist") and getattr(X, "ndim", 1) == 1:  # a column of a data frame
+        X = X.tolist()
+    return X if isinstance(X, Sequence | np.ndarray) and len(X) else None
 
 
 def _locate_item(item: Any, kind: str) -> ItemLocation | None:

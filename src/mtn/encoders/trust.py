@@ -17,14 +17,20 @@ from mtn.errors import InputError
 from mtn.storage.recorded import Recorded, find_imported
 from mtn.storage.repositories import COMMIT
 
+AUTO = "auto"
+"""The name that stands for the best encoder that is here (`mtn.data.choice`)."""
+
 
 def trusted_encoder(
     encoder: str | Callable[..., Any] | Encoder | None, identity: Mapping[str, Any] | None
 ) -> str | Callable[..., Any] | Encoder | None:
     """The encoder that the user gave; otherwise the one that a file names, as far as that may be used.
 
-    `identity` is what was recorded of the encoder that made a model's vectors.
+    `identity` is what was recorded of the encoder that made a model's vectors. None: nothing names one, so that it is
+    to be chosen by what the items look like.
     """
+    if isinstance(encoder, str) and encoder == AUTO:
+        encoder = None
     if encoder is not None and not isinstance(encoder, Recorded):
         return encoder
     name = encoder or (str(identity["name"]) if identity else None)
