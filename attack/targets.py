@@ -247,7 +247,7 @@ def _write_journal(folder: Path) -> None:
 def _read_journal(folder: Path) -> Any:
     journal = Journal(folder / "journal.sqlite")
     try:
-        return [len(journal.samples(job)) for job in journal.take() if job.forgets is None]
+        return [len(journal.samples(job)) for job in journal.take() if job.change is None]
     finally:
         journal.close()
 

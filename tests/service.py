@@ -16,7 +16,7 @@ import numpy as np
 from cluster_data import LABELS, TRAIN
 from mtn import MTNClassifier
 from mtn.cli import main
-from mtn.serve import app
+from mtn.serve import teaching
 
 RAW = {"content-type": "application/octet-stream"}
 QUICK = {"method.size": "small", "train.epochs": 1}
@@ -47,7 +47,7 @@ def run(words: list[str], undo: float, log: Path) -> None:
     file = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    app.UNDO_SECONDS = undo
+    teaching.UNDO_SECONDS = undo
     sys.argv = ["mtn", *words]
     main.main()
 

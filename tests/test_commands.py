@@ -106,7 +106,7 @@ def test_a_table_teaches_text_or_a_model_s_integers(call, tmp_path: Path) -> Non
     assert call("rename", "whole", "3", "4")[0] == 0
     assert MTNClassifier.load("whole").classes_.tolist() == [0, 4]
     table("names.csv", ["x"])
-    assert "labels of this model are of type int, got 'x'" in call("learn", "whole", "names.csv")[2]
+    assert "labels of this model are whole numbers (int), got 'x'" in call("learn", "whole", "names.csv")[2]
     table("columns.csv", ["1"], "a,b,label,z,id")
     assert "lacks the column 'c'" in call("predict", "text", "columns.csv")[2]
 

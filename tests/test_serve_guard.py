@@ -80,7 +80,10 @@ def test_tokens_open_what_they_are_for(guarded: Service) -> None:
     vectors = {"vectors": TEST[:1].tolist()}
     questions: list[tuple[str, str, Any]] = [("POST", "/predict", vectors), ("POST", "/explain", vectors)]
     questions += [("GET", path, None) for path in ("/classes", "/model", "/metrics", "/examples")]
+    questions.append(("GET", "/exemplars?label=class%2000", None))
     teach = [("POST", "/learn", {}), ("DELETE", "/classes/none", None), ("POST", "/classes/none/undo", None)]
+    teach += [(verb, f"/exemplars/{2**40}?label=x", None) for verb in ("PATCH", "DELETE")]
+    teach += [("PATCH", "/classes/none?label=x", None)]
     for token, may_ask, may_teach in ((None, 401, 401), ("wrong" * 5, 401, 401), (READ, 200, 403), (TEACH, 200, None)):
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         for verb, path, content in questions:
@@ -88,6 +91,7 @@ def test_tokens_open_what_they_are_for(guarded: Service) -> None:
         for verb, path, content in teach:
             status = ask(verb, path, json=content, headers=headers).status_code
             assert status == may_teach if may_teach else status in (404, 422)
+        assert ask("GET", "/model/download", headers=headers).status_code == (may_teach or 200)
     for path in (
         "/",
         "/app.js",
@@ -229,7 +233,7 @@ def test_the_description_holds(guarded: Service) -> None:
     found = schemathesis.openapi.from_url(f"{guarded.url}/openapi.json", timeout=PATIENCE)
     modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
     operations = [one.ok() for one in found.get_all_operations()]
-    assert len(operations) == 12
+    assert len(operations) == 17
     for operation, mode in itertools.product(operations, modes):
         with suppress(hypothesis.errors.Unsatisfiable):  # nothing is wrong that has nothing to be wrong in
 

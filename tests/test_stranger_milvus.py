@@ -19,7 +19,7 @@ from mtn.cli import main
 from mtn.errors import InputError
 from mtn.search import MilvusStore, collection
 from mtn.search.permission import check_permission, normalise_uri, permitted_uri, token_for
-from mtn.serve.journal import Job
+from mtn.serve.journal import Change, Job
 from mtn.serve.worker import TeachingBatch, apply_batch
 from mtn.storage.recorded import Recorded
 from service import QUICK
@@ -137,7 +137,7 @@ def test_a_folder_s_milvus_is_not_connected_to_unless_it_is_named(listener: List
         code, said = call(command, str(model), *words)
         assert code == 2 and "--milvus" in said and listener.uri in said, said
     assert call("memory", "move", str(model), "exact")[0] == 2
-    job = Job("1", "waiting", 0.0, 0, None, [], "class 00")
+    job = Job("1", "waiting", 0.0, 0, None, [], Change("forget", "class 00"))
     assert "--milvus" in apply_batch(model, TeachingBatch([job], []), lambda *_: None).error
     code, said = call("serve", str(model), "--port", "0")
     assert code == 2 and "--milvus" in said, said
@@ -285,6 +285,6 @@ def test_forgotten_vectors_leave_milvus_though_the_first_attempt_was_killed(
         code, said = call("forget", str(model), "class 00", "--milvus", uri)
         assert code == 2 and "no class 'class 00'" in said
     else:
-        job = Job("1", "waiting", 0.0, 1, None, [], "class 00")
+        job = Job("1", "waiting", 0.0, 1, None, [], Change("forget", "class 00"))
         assert apply_batch(model, TeachingBatch([job], []), lambda *_: None, uri).kind == "done"
     assert store.collection.count(9) == len(store)

@@ -21,7 +21,7 @@ from mtn.data import reader
 from mtn.encoders import loading
 from mtn.encoders.trust import trusted_encoder
 from mtn.errors import InputError
-from mtn.serve.journal import Job
+from mtn.serve.journal import Change, Job
 from mtn.serve.worker import TeachingBatch, apply_batch
 from mtn.storage.model_folder import hold_model_folder
 from mtn.storage.recorded import Recorded
@@ -258,7 +258,7 @@ def test_the_next_change_finishes_a_forgetting_that_was_killed(
     folder, secret = tmp_path / "model", killed[1]
     shutil.copytree(killed[0], folder)
     if by == "service":
-        job = Job("1", "waiting", 0.0, 1, None, [], "class 1")
+        job = Job("1", "waiting", 0.0, 1, None, [], Change("forget", "class 1"))
         assert apply_batch(folder, TeachingBatch([job], []), lambda *_: None).kind == "done"
     else:
         words = {"forget": ["class 1"], "rename": ["no such class", "x"], "learn": [str(tmp_path / "none.npz")]}

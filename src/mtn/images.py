@@ -50,7 +50,7 @@ def decode(source: Path | bytes, most_pixels: int | None = None) -> Image.Image:
     except InputError as error:
         raise Unreadable(f"it {str(error).removeprefix(f'{source!s} ')}") from None
     except DAMAGE as error:
-        raise Unreadable((str(error).splitlines() or [type(error).__name__])[0]) from None
+        raise Unreadable(f"it is damaged ({(str(error).splitlines() or [type(error).__name__])[0]})") from None
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

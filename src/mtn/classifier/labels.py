@@ -21,6 +21,8 @@ LabelKind = Literal["str", "int", "float", "bool"]
 
 _KINDS: dict[str, LabelKind] = {"U": "str", "i": "int", "u": "int", "b": "bool", "f": "float"}
 """The type of labels by the kind of numpy's dtype."""
+_WORDS: dict[LabelKind, str] = {"str": "text", "int": "whole numbers", "float": "numbers", "bool": "True or False"}
+"""For messages."""
 
 
 INTEGERS = range(-(2**63), 2**63)
@@ -100,7 +102,7 @@ def parse_label(label: Label, kind: LabelKind) -> Label:
         return int(label)
     if kind == "float" and len(label) < 100 and (number := _float(label)) is not None:
         return number
-    raise InputError(f"labels of this model are of type {kind}, got {label[:40]!r}")
+    raise InputError(f"labels of this model are {_WORDS[kind]} ({kind}), got {label[:40]!r}")
 
 
 def convert_label(label: Label, kind: LabelKind) -> Label:

@@ -5,7 +5,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from mtn.classifier import Label
-from mtn.serve.engine import InputKind
+from mtn.serve.engine import InputKind, LabelType
+from mtn.serve.journal import ChangeKind
 
 
 class Problem(BaseModel):
@@ -74,6 +75,7 @@ class JobStatus(BaseModel):
 
     model_config = ConfigDict(title="Task")
     job: str
+    kind: Literal["learn"] | ChangeKind
     state: Literal["waiting", "running", "done", "failed", "undone"]
     doing: str | None
     progress: float
@@ -100,15 +102,25 @@ class Room(BaseModel):
 
 
 class Past(BaseModel):
+    """A lesson: the accuracy on its samples of known classes before it, and the estimated one after it, of all classes
+    and of those that were new in it."""
+
     samples: int
     new_classes: int
     classes: int
     accuracy_before: float | None
+    estimated_accuracy: float | None
+    estimated_accuracy_new: float | None
 
 
 class Facts(BaseModel):
+    """`labels` is the type of the model's labels; of a model that was taught nothing yet there is none."""
+
+    name: str
     takes: InputKind
+    encoder: str | None
     features: int
+    labels: LabelType | None
     classes: int
     memory: Room
     waiting: int
@@ -117,13 +129,29 @@ class Facts(BaseModel):
 
 
 class Example(BaseModel):
-    label: str
-    picture: str
+    label: Label
+    picture: str | None
+    text: str | None
 
 
-class ExamplePictures(BaseModel):
-    model_config = ConfigDict(title="Examples")
+class Examples(BaseModel):
     examples: list[Example]
+
+
+class Exemplar(BaseModel):
+    """A remembered example. Its `number` is the service's name for it, and never given twice; `id` is the teacher's."""
+
+    number: int
+    id: str | int
+    picture: str | None
+    text: str | None
+
+
+class Exemplars(BaseModel):
+    """A page of a class, which has `total` in all."""
+
+    total: int
+    exemplars: list[Exemplar]
 
 
 class Health(BaseModel):

@@ -20,7 +20,7 @@ from mtn.classifier.labels import check_labels
 from mtn.classifier.teaching import kept_text
 from mtn.data.inputs import Inputs
 from mtn.errors import InputError
-from mtn.serve.engine import MAX_ROWS, Engine, LoadedModel
+from mtn.serve.engine import MAX_ROWS, Engine, InputKind, LoadedModel
 from mtn.serve.journal import LabelledSamples, NoStorage
 from mtn.serve.json_body import LONGEST_LABEL, MAX_ITEMS, JsonReader, Question, TeachingRequest
 
@@ -32,6 +32,8 @@ MAX_INTEGER = 2**53
 """JSON numbers beyond this are not exact in every language."""
 
 JSON, RAW, PARTS = "application/json", "application/octet-stream", "multipart/form-data"
+WORDS: dict[InputKind, str] = {"vectors": "vectors", "images": "pictures", "texts": "sentences"}
+"""What a model takes, as it is called in messages."""
 
 
 class RequestBody(NamedTuple):
@@ -62,12 +64,12 @@ async def read_samples(request: Request, engine: Engine, label: str | None) -> L
     """Samples to learn; `label` is the label of all of them if the body has none."""
     labels, samples = await _read(request, engine, TeachingRequest, MAX_ROWS)
     if labels is None and label is None:
-        raise InputError("a label is needed: ?label=NAME, or `labels` in JSON")
+        raise InputError("a label is needed: ?label=NAME, or `labels` beside the samples in JSON")
     labels = [label] * len(samples) if labels is None else labels
     if len(labels) != len(samples):
-        raise InputError(f"labels must be one a sample, {len(samples)}, got {len(labels)}")
+        raise InputError(f"each sample needs one label: there are {len(samples)} samples and {len(labels)} labels")
     check_labels(list(labels))  # before they are text: 1 and "1" are two
-    names = [_label(engine.model, label) for label in labels]
+    names = [parse_label(engine.model, label) for label in labels]
     keep = samples.texts is not None and engine.model.classifier.keep_text
     texts = [kept_text(text) for text in samples.texts or ()] if keep else None
     return LabelledSamples(samples.x, names, samples.thumbnails, texts)
@@ -97,7 +99,8 @@ async def _body(request: Request, engine: Engine, schema: type[Question], most: 
         return RequestBody(await _from_raw(request, model.width, most))
     if model.takes == "images" and (kind == PARTS or kind.startswith("image/")):
         return RequestBody(files=await _files(request) if kind == PARTS else [await request.body()])
-    raise HTTPException(415, f"this model takes {', '.join(content_types(model))}")
+    got = f"{kind[:80]!r}" if kind else "no content type"
+    raise HTTPException(415, f"this model takes {WORDS[model.takes]}: {', '.join(content_types(model))}; got {got}")
 
 
 def content_types(model: LoadedModel) -> list[str]:
@@ -119,14 +122,14 @@ async def _from_json(request: Request, engine: Engine, schema: type[Question], m
         return await asyncio.to_thread(_finish, reader, bytes(unread), schema, takes)
 
 
-def _finish(reader: JsonReader, last: bytes, schema: type[Question], takes: str) -> RequestBody:
+def _finish(reader: JsonReader, last: bytes, schema: type[Question], takes: InputKind) -> RequestBody:
     """The body, once its last part has come; `takes` is what the model takes."""
     reader.feed(last)
     fields = reader.finish(schema)
     if (fields.vectors is None) == (fields.texts is None):
-        raise InputError("the body must have either `vectors` or `texts`")
+        raise InputError("the body must have `vectors` or `texts`, and not both")
     if fields.texts is not None and takes != "texts":
-        raise InputError(f"this model takes {takes}, not texts")
+        raise InputError(f"this model takes {WORDS[takes]}, got sentences")
     labels = fields.labels if isinstance(fields, TeachingRequest) else None
     if fields.texts is not None:
         return RequestBody(texts=fields.texts, labels=labels)
@@ -142,8 +145,8 @@ async def _from_raw(request: Request, width: int, most: int) -> np.ndarray:
     if len(content) > limit:
         raise InputError(f"at most {most} at once, got more vectors")
     if not content or len(content) % (4 * width):
-        rule = f"must be vectors of {width} float32 each, {4 * width} bytes"
-        raise InputError(f"the body {rule}, got {len(content)} bytes")
+        rule = f"vectors of {width} numbers in float32, {4 * width} bytes each"
+        raise InputError(f"the body must be {rule}; {len(content)} bytes are no such vectors")
     return np.frombuffer(content, "<f4").reshape(-1, width)
 
 
@@ -159,13 +162,13 @@ async def _files(request: Request) -> list[bytes]:
 def _pictures(files: Sequence[bytes]) -> list[Image.Image]:
     """Decoded, of bounded size in all."""
     if not files:
-        raise InputError("the body holds no picture")
+        raise InputError("there is no picture in the request")
     pictures, room = [], MAX_PIXELS
     for number, content in enumerate(files, 1):
         try:
             pictures.append(images.decode(content, room))
         except images.Unreadable as error:
-            raise InputError(f"picture {number}: {error}") from None
+            raise InputError(f"picture {number} cannot be read: {error}") from None
         room -= pictures[-1].width * pictures[-1].height
     return pictures
 
@@ -173,20 +176,20 @@ def _pictures(files: Sequence[bytes]) -> list[Image.Image]:
 def _checked(numbers: np.ndarray, width: int) -> np.ndarray:
     """N,D float32 of the model's width, all finite."""
     if numbers.shape[1] != width:
-        raise InputError(f"vectors must have {width} numbers, as the model's have, got {numbers.shape[1]}")
+        raise InputError(f"a vector of this model has {width} numbers, got {numbers.shape[1]}")
     with np.errstate(over="ignore"):
         vectors = numbers.astype(np.float32)
     if not np.isfinite(vectors).all():
-        raise InputError("vectors must be finite: no NaN, nothing beyond float32")
+        raise InputError("the numbers of vectors must be finite, and fit into float32")
     return vectors
 
 
-def _label(model: LoadedModel, value: object) -> Label:
+def parse_label(model: LoadedModel, value: object) -> Label:
     """Of the type of the model's labels. What could be a step in a path or a control sequence is refused."""
     text = str(value).strip()
     refused = text in (".", "..") or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
     if refused or not 1 <= len(text) <= LONGEST_LABEL:
-        raise InputError(f"a label must be 1 to {LONGEST_LABEL} visible characters, got {text[:20]!r}")
+        raise InputError(f"a label must have 1 to {LONGEST_LABEL} visible characters, got {text[:20]!r}")
     label = model.parse_label(text)
     if not isinstance(label, str) and (not math.isfinite(label) or abs(label) > MAX_INTEGER):
         raise InputError(f"a label must be a number from -2^53 to 2^53, got {text[:20]!r}")

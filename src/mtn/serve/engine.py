@@ -22,6 +22,7 @@ from mtn.evidence import Evidence
 from mtn.serve import observe
 from mtn.serve.journal import MAX_TRIES, MAX_WAITING, Job, Journal, NoStorage
 from mtn.serve.worker import Outcome, Supervisor, TeachingBatch
+from mtn.storage.archive import Archive
 
 MAX_ROWS = 1024
 """Vectors of a request."""
@@ -39,6 +40,9 @@ RETRY_SECONDS = 1.0
 
 InputKind = Literal["vectors", "images", "texts"]
 INPUT_KINDS: dict[str | None, InputKind] = {None: "vectors", "image": "images", "text": "texts"}
+LabelType = Literal["string", "integer", "number", "boolean"]
+LABEL_TYPES: dict[str, LabelType] = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+"""Types of labels, as JSON calls them."""
 
 
 class Busy(Exception):
@@ -46,7 +50,7 @@ class Busy(Exception):
 
 
 class Answer(NamedTuple):
-    """The likeliest classes with their probabilities, and how little the query is like anything known."""
+    """The likeliest classes with their probabilities; how novel the query is, and whether it is called unknown."""
 
     top: list[tuple[Label, float]]
     novelty: float
@@ -73,10 +77,13 @@ class LoadedModel:
     """A classifier that stays as it is, with what is read from it often. It may have been taught nothing yet."""
 
     def __init__(self, folder: Path, encoder: str | None = None, milvus: str | None = None) -> None:
+        self.name = folder.resolve().name
         self.classifier = MTNClassifier.load(folder, encoder, milvus)
         reader = self.classifier.reader()
         self.takes: InputKind = INPUT_KINDS[reader.kind]
         self.taught = self.classifier.__sklearn_is_fitted__()
+        self.state = self.classifier.state_ if self.taught else None
+        self.label_type = None if self.state is None else LABEL_TYPES[self.state.label_kind]
         self.width: int = self.classifier.n_features_in_ if self.taught else reader.requested_encoder().dimension
         self.counts: dict[Label, int] = dict(self.classifier.state_.exemplar_counts()) if self.taught else {}
         self.labels: list[Label] = list(self.counts)
@@ -213,7 +220,7 @@ class Engine:
         encoder: str | None = None,
         milvus: str | None = None,
     ) -> None:
-        self.journal, self.supervisor = journal, supervisor
+        self.folder, self.journal, self.supervisor = folder, journal, supervisor
         self.load_model = partial(LoadedModel, folder, encoder, milvus)
         self.model = self.load_model()
         self.progress: dict[str, JobProgress] = {}  # of the jobs that are being done, by id
@@ -222,6 +229,7 @@ class Engine:
         self.unpacking = asyncio.Semaphore(2)  # pictures are large: few requests at a time
         self.answer = RequestBatcher(lambda x: self.model.answer(x), self.thread)
         self.explain = RequestBatcher(lambda x: self.model.explain(x), self.thread)
+        self.downloads: set[Archive] = set()  # under way
         self._new_jobs = asyncio.Event()
         self._teaching: asyncio.Task[None] | None = None
         self._suspects = 0  # of the jobs that wait, so many of the first have one that fails among them
@@ -295,7 +303,7 @@ class Engine:
 
     async def _do(self, jobs: list[Job]) -> None:
         self.progress = {job.id: JobProgress() for job in jobs}
-        samples = [await asyncio.to_thread(self.journal.samples, job) for job in jobs if job.forgets is None]
+        samples = [await asyncio.to_thread(self.journal.samples, job) for job in jobs if job.change is None]
         batch = TeachingBatch(jobs, samples)
         outcome = await asyncio.to_thread(self.supervisor.run, batch, self._set_progress)
         while outcome.kind == "hindered":

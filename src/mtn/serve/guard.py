@@ -27,9 +27,12 @@ Right = Literal["read", "teach"]
 MAX_BYTES = 16 * 2**20
 """Of a request's body."""
 MAX_SECONDS = 30.0
-"""From a request's head to the end of its answer."""
+"""From a request's head to its answer; and from each part of an answer that has many to the next."""
+DOWNLOAD_SECONDS = 600.0
+"""From a request's head to the end of an answer that has many parts."""
 IDLE_SECONDS = 10.0
 """Between two parts of a body."""
+TOO_LARGE = f"this is too much at once: a request may have at most {MAX_BYTES // 2**20} MB"
 MAX_DISCARDED = 4 * MAX_BYTES
 """Bytes of a body that nobody needs any more, read so that its client can read the answer."""
 DISCARD_SECONDS = 10.0
@@ -44,7 +47,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "permissions-policy": "camera=(self), geolocation=(), microphone=()",
     "cache-control": "no-store",
 }
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -63,9 +66,13 @@ class Tokens:
         digest = sha256((given or "").encode()).digest()
         held = {granted for known, granted in self.rights if hmac.compare_digest(known, digest)}
         if not held:
-            raise HTTPException(401, "a token is needed: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
+            raise HTTPException(
+                401,
+                "this service needs a token: send it as Authorization: Bearer TOKEN",
+                {"www-authenticate": "Bearer"},
+            )
         if right == "teach" and "teach" not in held:
-            raise HTTPException(403, "this token may ask, not teach")
+            raise HTTPException(403, "this token may ask, but not teach, change or download")
 
 
 def read_tokens(file: Path) -> Tokens:
@@ -123,7 +130,7 @@ class Guard:
         start = time.perf_counter()
         try:
             self._check(exchange.headers)
-            async with asyncio.timeout(MAX_SECONDS):
+            async with asyncio.timeout(MAX_SECONDS) as exchange.deadline:
                 await self.app(exchange.scope, exchange.receive, exchange.send)
         except HTTPException as refused:
             await exchange.refuse(refused.status_code, refused.detail)
@@ -143,7 +150,7 @@ class Guard:
             raise HTTPException(403, "pages of other sites may not use this service")
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > MAX_BYTES:
-            raise HTTPException(413, f"a body may have at most {MAX_BYTES} bytes")
+            raise HTTPException(413, TOO_LARGE)
 
 
 class Exchange:
@@ -159,6 +166,8 @@ class Exchange:
         self.scope = {**scope, "method": answered_as, "state": {**scope.get("state", {}), "request_id": self.id}}
         self._bytes, self._status = 0, 0
         self.received = False  # the whole body
+        self.deadline: asyncio.Timeout | None = None
+        self._begun = time.monotonic()
 
     async def receive(self) -> Message:
         """A part of the request; an error if the body is too large or its client has fallen silent."""
@@ -168,7 +177,7 @@ class Exchange:
         except TimeoutError:
             raise HTTPException(408, f"nothing has come for {IDLE_SECONDS:.0f} seconds") from None
         if self._bytes > MAX_BYTES:
-            raise HTTPException(413, f"a body may have at most {MAX_BYTES} bytes")
+            raise HTTPException(413, TOO_LARGE)
         return message
 
     async def _next_part(self) -> Message:
@@ -198,6 +207,14 @@ class Exchange:
             for name, value in (HEADERS | {"x-request-id": self.id}).items():
                 headers[name] = value
         await self._send(message)
+        if message.get("more_body"):
+            self._extend_deadline()
+
+    def _extend_deadline(self) -> None:
+        """Give a client that takes part after part more time, but not for ever."""
+        assert self.deadline is not None
+        left = self._begun + DOWNLOAD_SECONDS - time.monotonic()
+        self.deadline.reschedule(asyncio.get_running_loop().time() + min(MAX_SECONDS, left))
 
     async def refuse(self, status: int, error: str) -> None:
         """Answer with an error, unless an answer has begun already."""

@@ -1,7 +1,7 @@
 """Accepted jobs <-> SQLite: a job is synced to disk before its answer is sent, its samples stay until they are learned.
 
-Jobs are done in the order in which they fall due: those that teach at once, those that forget when the time to undo
-them is over. Nothing here depends on models; whether a job was learned before a kill is recorded in the model itself.
+Jobs are done in the order in which they fall due: those that teach or correct at once, those that forget when the time
+to undo them is over. Nothing here depends on models; whether a job was done before a kill is recorded in the model.
 """
 
 import hashlib
@@ -18,10 +18,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mtn.classifier import Label
+from mtn.classifier import Id, Label
 from mtn.errors import InputError
 
 JobState = Literal["waiting", "running", "done", "failed", "undone"]
+ChangeKind = Literal["forget", "rename", "relabel", "remove"]
 
 MAX_WAITING = 256
 """Jobs: beyond this nothing more is accepted."""
@@ -36,6 +37,8 @@ ERASED = (
     "vectors = NULL, thumbnails = NULL, texts = NULL, labels = (SELECT json_group_array(NULL) FROM json_each(labels))"
 )
 """Of samples, only their number is kept."""
+WITHOUT_NAMES = "change = iif(change IS NULL, NULL, json_array(json_extract(change, '$[0]'), NULL, NULL))"
+"""Of a change, only its kind is kept."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY,
@@ -46,7 +49,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     due REAL NOT NULL,
     tries INTEGER NOT NULL DEFAULT 0,
     error TEXT,
-    forgets TEXT,
+    change TEXT,
     labels TEXT NOT NULL,
     vectors BLOB,
     thumbnails BLOB,
@@ -56,6 +59,16 @@ CREATE TABLE IF NOT EXISTS jobs (
 CREATE INDEX IF NOT EXISTS open_jobs ON jobs (due, number) WHERE state IN ('waiting', 'running');
 """
 
+UPGRADES = {
+    "texts": "ALTER TABLE jobs ADD COLUMN texts TEXT",
+    "change": """
+BEGIN IMMEDIATE;
+ALTER TABLE jobs ADD COLUMN change TEXT;
+UPDATE jobs SET change = json_array('forget', json(forgets), NULL), forgets = NULL WHERE forgets IS NOT NULL;
+COMMIT;
+""",
+}
+"""By a column that the journal of an earlier version lacks: what makes it one of this version."""
 
 DISK_ERRORS = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 """What SQLite reports of a disk that is full or cannot be written."""
@@ -75,6 +88,10 @@ class KeyReused(Exception):
     """The idempotency key came with another request before."""
 
 
+class ClassChanging(Exception):
+    """A class is about to be forgotten or renamed: what is asked for must wait until that is done."""
+
+
 @dataclass(frozen=True)
 class LabelledSamples:
     """N samples to learn, with the pictures or sentences that they were made from."""
@@ -89,8 +106,22 @@ class LabelledSamples:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A correction of what is known: forget the class `target`, rename it to `label`, say that the exemplar with the id
+    `target` is of the class `label`, or remove it. Of one that is done, the kind alone is kept."""
+
+    kind: ChangeKind
+    target: Id | Label | None
+    label: Label | None = None
+
+    def classes(self) -> list[Label]:
+        """Classes that are about to lose their name."""
+        return [self.target] if self.kind in ("forget", "rename") and self.target is not None else []
+
+
+@dataclass(frozen=True)
 class Job:
-    """A request to learn samples, or to forget a class."""
+    """A request to learn samples, or to change what is known."""
 
     id: str
     state: JobState
@@ -98,7 +129,12 @@ class Job:
     tries: int
     error: str | None
     labels: list[Label]
-    forgets: Label | None
+    change: Change | None = None
+
+    @property
+    def forgets(self) -> Label | None:
+        """The class that is forgotten."""
+        return self.change.target if self.change is not None and self.change.kind == "forget" else None
 
 
 class Journal:
@@ -112,8 +148,10 @@ class Journal:
             for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
                 self._db.execute(f"PRAGMA {pragma}").fetchall()
             self._db.executescript(SCHEMA)
-            if "texts" not in {row[1] for row in self._db.execute("PRAGMA table_info(jobs)")}:
-                self._db.execute("ALTER TABLE jobs ADD COLUMN texts TEXT")  # of an earlier version
+            columns = {row[1] for row in self._db.execute("PRAGMA table_info(jobs)")}
+            for name, upgrade in UPGRADES.items():
+                if name not in columns:
+                    self._db.executescript(upgrade)
             if (verdict := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 raise InputError(f"{file} is damaged, or not a journal of mtn: {verdict}")
             self.reopen()
@@ -137,6 +175,7 @@ class Journal:
             if known := self._keyed(key, digest):
                 return known
             self._check_room()
+            self._check_classes(set(samples.labels))
             images, texts = samples.thumbnails, samples.texts
             number = self._write(
                 "INSERT INTO jobs (id, key, digest, state, due, labels, vectors, thumbnails, shape, texts)"
@@ -151,14 +190,21 @@ class Journal:
     def forget(self, label: Label, delay: float) -> Job:
         """A job that forgets a class after a delay in seconds; while one is waiting, it is the same job."""
         with self._lock:
-            if waiting := self._forgetting(label):
-                return waiting
-            self._check_room()
-            number = self._write(
-                "INSERT INTO jobs (id, state, due, labels, forgets) VALUES (?, 'waiting', ?, '[]', ?)",
-                *(secrets.token_hex(8), time.time() + delay, json.dumps(label)),
-            )
-            return _job(self._rows("WHERE number = ?", number)[0])
+            return self._forgetting(label) or self._accept(Change("forget", label), time.time() + delay)
+
+    def correct(self, change: Change, key: str | None = None, digest: str | None = None) -> Job:
+        """A job that renames a class, or relabels or removes an exemplar; keys are as in `learn`."""
+        with self._lock:
+            return self._keyed(key, digest) or self._accept(change, time.time(), key, digest)
+
+    def _accept(self, change: Change, due: float, key: str | None = None, digest: str | None = None) -> Job:
+        self._check_room()
+        self._check_classes({change.label, *change.classes()})
+        number = self._write(
+            "INSERT INTO jobs (id, key, digest, state, due, labels, change) VALUES (?, ?, ?, 'waiting', ?, '[]', ?)",
+            *(secrets.token_hex(8), key, digest, due, json.dumps([change.kind, change.target, change.label])),
+        )
+        return _job(self._rows("WHERE number = ?", number)[0])
 
     def undo(self, label: Label) -> Job | None:
         """Undo the job that forgets a class; None if it has begun, or there is none."""
@@ -172,15 +218,15 @@ class Journal:
     # ---- do jobs
 
     def take(self, most: int = MAX_WAITING) -> list[Job]:
-        """The jobs to do now: at most `most` that teach, or one that forgets; one that failed alone is tried alone."""
+        """The jobs to do now: at most `most` that teach, or one that changes; one that failed alone is tried alone."""
         with self._lock:
             open_ = self._rows("WHERE state = 'waiting' AND due <= ? ORDER BY due, number", time.time())
             taken = open_[:1]
-            alone = not taken or taken[0]["forgets"] is not None or taken[0]["tries"]
+            alone = not taken or taken[0]["change"] is not None or taken[0]["tries"]
             total = sum(map(_count, taken))
             for row in [] if alone else open_[1:most]:
                 total += _count(row)
-                if row["forgets"] or row["tries"] or row["shape"] != taken[0]["shape"] or total > MAX_BATCH:
+                if row["change"] or row["tries"] or row["shape"] != taken[0]["shape"] or total > MAX_BATCH:
                     break
                 taken.append(row)
             jobs = [_job(row) for row in taken]
@@ -200,24 +246,34 @@ class Journal:
     def finish(self, jobs: Sequence[Job]) -> None:
         """The jobs are done: their samples are erased, and with a forgotten class everything that is recorded of it."""
         with self._lock:
-            self._change(jobs, f"state = 'done', {ERASED}")
             for job in jobs:
-                if job.forgets is not None:
-                    labelled = "EXISTS (SELECT 1 FROM json_each(jobs.labels) WHERE value = ?)"
-                    self._write(f"UPDATE jobs SET {ERASED} WHERE state = 'failed' AND {labelled}", job.forgets)
-                    self._write("UPDATE jobs SET forgets = 'null' WHERE forgets = ?", json.dumps(job.forgets))
+                if job.change is not None:
+                    self._follow(job.change)
+            self._change(jobs, f"state = 'done', {ERASED}, {WITHOUT_NAMES}")
             self._write(
                 "DELETE FROM jobs WHERE state IN ('done', 'failed', 'undone') AND due < ?", time.time() - KEPT_SECONDS
             )
             self._write("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _follow(self, change: Change) -> None:
+        """Let what is recorded of a class that was forgotten go, and be of the new name if it was renamed."""
+        labelled = "EXISTS (SELECT 1 FROM json_each(jobs.labels) WHERE value = ?)"
+        if change.kind == "forget":
+            self._write(f"UPDATE jobs SET {ERASED} WHERE state = 'failed' AND {labelled}", change.target)
+            undone = map(_job, self._rows("WHERE state = 'undone'"))
+            self._change([job for job in undone if job.change == change], WITHOUT_NAMES)
+        elif change.kind == "rename":
+            renamed = "(SELECT json_group_array(CASE value WHEN ? THEN ? ELSE value END) FROM json_each(labels))"
+            values = change.target, change.label, change.target
+            self._write(f"UPDATE jobs SET labels = {renamed} WHERE state = 'failed' AND {labelled}", *values)
 
     def retry(self, jobs: Sequence[Job]) -> None:
         """Let jobs wait again, each to be tried alone from now on."""
         self._change(jobs, "state = 'waiting', tries = tries + 1")
 
     def fail(self, job: Job, error: str) -> None:
-        """A job will not be tried again; its samples are kept."""
-        self._write("UPDATE jobs SET state = 'failed', error = ? WHERE id = ?", error, job.id)
+        """A job will not be tried again; its samples are kept, but not what it was to change."""
+        self._write(f"UPDATE jobs SET state = 'failed', error = ?, {WITHOUT_NAMES} WHERE id = ?", error, job.id)
 
     def reopen(self) -> None:
         """Let jobs that were begun and not finished wait again."""
@@ -231,8 +287,7 @@ class Journal:
 
     def forgetting(self) -> dict[Label, float]:
         """Labels of classes that will be forgotten, and when (seconds since 1970)."""
-        rows = self._rows("WHERE state IN ('waiting', 'running') AND forgets IS NOT NULL")
-        return {json.loads(row["forgets"]): row["due"] for row in rows}
+        return {job.forgets: job.due for job in self._open_changes() if job.forgets is not None}
 
     def check_disk(self) -> None:
         """An error unless something can be written beside the journal."""
@@ -257,7 +312,19 @@ class Journal:
             return None if due is None else float(due)
 
     def _forgetting(self, label: Label) -> Job | None:
-        return next(map(_job, self._rows("WHERE state = 'waiting' AND forgets = ?", json.dumps(label))), None)
+        waiting = (job for job in self._open_changes() if job.state == "waiting")
+        return next((job for job in waiting if job.change == Change("forget", label)), None)
+
+    def _open_changes(self) -> list[Job]:
+        return [_job(row) for row in self._rows("WHERE state IN ('waiting', 'running') AND change IS NOT NULL")]
+
+    def _check_classes(self, labels: set[Label | None]) -> None:
+        """An error if one of the classes is about to lose its name: what is asked of it would be done to another."""
+        for job in self._open_changes():
+            assert job.change is not None
+            for label in labels.intersection(job.change.classes()):
+                what = "forgotten: undo that first, or wait" if job.change.kind == "forget" else "renamed: wait"
+                raise ClassChanging(f"{label!r} is being {what} until it is done")
 
     def _keyed(self, key: str | None, digest: str | None) -> Job | None:
         rows = self._rows("WHERE key = ?", key) if key is not None else []
@@ -275,7 +342,7 @@ class Journal:
 
     def _rows(self, condition: str, *values: Any) -> list[sqlite3.Row]:
         """Jobs without their samples."""
-        columns = "number, id, state, due, tries, error, forgets, labels, shape, digest"
+        columns = "number, id, state, due, tries, error, change, labels, shape, digest"
         with self._lock:
             return self._db.execute(f"SELECT {columns} FROM jobs {condition}", values).fetchall()
 
@@ -311,6 +378,5 @@ def _count(row: sqlite3.Row) -> int:
 
 
 def _job(row: sqlite3.Row) -> Job:
-    forgets = None if row["forgets"] is None else json.loads(row["forgets"])
-    labels = json.loads(row["labels"])
-    return Job(row["id"], row["state"], row["due"], row["tries"], row["error"], labels, forgets)
+    change = None if row["change"] is None else Change(*json.loads(row["change"]))
+    return Job(row["id"], row["state"], row["due"], row["tries"], row["error"], json.loads(row["labels"]), change)

@@ -24,6 +24,7 @@ from pydantic import (
 
 from mtn.errors import InputError
 from mtn.serve.engine import MAX_ROWS
+from mtn.serve.refusals import sentence
 
 MAX_ITEMS = 64
 """Pictures or sentences of a request."""
@@ -91,7 +92,7 @@ class JsonReader:
             else:
                 complete, limit = not token[0].startswith(b'"') or token[1] == b'"', MAX_STRING
             if (end if complete else len(text)) - token.start() > limit:
-                raise InputError("a string or a vector of the body is too long")
+                raise InputError("a sentence, a label or a vector is far too long")
             if not complete:
                 self._unread = text[token.start() :]
                 return
@@ -105,10 +106,9 @@ class JsonReader:
             fields = schema.model_validate_json(bytes(self._rest + self._unread))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(map(str, first["loc"])) or "the body"
-            raise InputError(f"{field}: {first['msg']}") from None
+            raise InputError(sentence(first)) from None
         if len(fields.vectors or ()) != len(self.rows):
-            raise InputError("`vectors` must be one list, got it twice")
+            raise InputError("`vectors` must be given once, as one list")
         return fields
 
     def _keep(self, token: bytes) -> None:
@@ -116,7 +116,7 @@ class JsonReader:
         if token in (b"[", b"{"):
             self._depth += 1
             if self._depth >= MAX_DEPTH:
-                raise InputError("the body has lists or objects where there must be none")
+                raise InputError("the body has lists or objects where there must be none: see /docs")
         elif token in (b"]", b"}"):
             self._depth -= 1
         elif token.startswith(b"["):
@@ -133,25 +133,24 @@ class JsonReader:
         """What is between brackets, strings and rows: numbers, commas, colons, spaces."""
         self._values += text.count(b",")
         if self._values > MAX_VALUES:
-            raise InputError(f"at most {self.max_rows} at once, got a body of more than {MAX_VALUES} values")
+            raise InputError(f"at most {self.max_rows:,} at once, got far more")
         self._append(SPACES.sub(b" ", text))
 
     def _append(self, text: bytes) -> None:
         self._rest += text
         if len(self._rest) > MAX_REST:
-            raise InputError(f"the body has more than {MAX_REST} bytes beside its vectors")
+            raise InputError("the labels or sentences are too long in all")
 
     def _add_row(self, row: bytes) -> None:
         index = len(self.rows)
         if index == self.max_rows:
-            raise InputError(f"at most {self.max_rows} at once, got more vectors")
+            raise InputError(f"at most {self.max_rows:,} vectors at once, got more")
         count = row.count(b",") + 1 if row[1:-1].strip() else 0
         if count != self.width:
-            rule = f"must have {self.width} numbers, as the model's have"
-            raise InputError(f"vectors {rule}, got {count} in row {index}")
+            raise InputError(f"a vector of this model has {self.width} numbers, got {count} in vector {index + 1}")
         try:
             numbers = np.array(ROW.validate_json(row), np.float64)
         except ValidationError:
-            raise InputError(f"vectors.{index}: a row must be a list of finite numbers") from None
+            raise InputError(f"vector {index + 1} must be a list of finite numbers") from None
         with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is refused with all rows
             self.rows.append(numbers.astype(np.float32))

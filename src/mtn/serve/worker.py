@@ -27,7 +27,7 @@ from mtn.data.inputs import Inputs
 from mtn.errors import InputError, UnavailableError
 from mtn.runtime.progress import Progress
 from mtn.serve import observe
-from mtn.serve.journal import Job, LabelledSamples
+from mtn.serve.journal import Change, Job, LabelledSamples
 from mtn.storage.model_folder import hold_model_folder
 
 NICENESS = 10
@@ -40,8 +40,12 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPER
 _forking = multiprocessing.get_context("fork")
 
 
+MEANWHILE = "the model has changed in the meantime: look again, and try again if it is still to be done"
+"""Of a change that no longer can be done. The journal keeps it for a week: it names no class."""
+
+
 class TeachingBatch(NamedTuple):
-    """Jobs that are done in one call: those that teach with their samples, or one that forgets, without any."""
+    """Jobs that are done in one call: those that teach with their samples, or one that changes, without any."""
 
     jobs: Sequence[Job]
     samples: Sequence[LabelledSamples]
@@ -146,12 +150,12 @@ def _end_with_server(pipe: Connection) -> None:
 
 
 def apply_batch(folder: Path, batch: TeachingBatch, progress: Progress, milvus: str | None = None) -> Outcome:
-    """Load, learn or forget, save. The moment model.json is renamed, the jobs are done: it names them."""
+    """Load, learn or change, save. The moment model.json is renamed, the jobs are done: it names them."""
     try:
         with hold_model_folder(folder):
             classifier = MTNClassifier.load(folder, milvus=milvus)
             try:
-                changed = _teach(classifier, batch, progress) if batch.samples else _forget(classifier, batch.jobs[0])
+                changed = _teach(classifier, batch, progress) if batch.samples else _change(classifier, batch.jobs[0])
             except UnavailableError:
                 raise
             except InputError as error:
@@ -170,19 +174,51 @@ def _is_of_disk(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in DISK_ERRORS
 
 
-def _forget(classifier: MTNClassifier, job: Job) -> bool:
+def _done(classifier: MTNClassifier) -> set[str]:
+    """Jobs that the history names: they were done before a kill, and each is done once."""
+    return {job for entry in getattr(classifier, "history_", ()) for job in entry.get("jobs", ())}
+
+
+def _change(classifier: MTNClassifier, job: Job) -> bool:
     """Whether the classifier changed."""
-    assert job.forgets is not None
-    if job.forgets not in classifier.classes_.tolist():  # a kill came between saving and the journal's entry of it
+    change = job.change
+    assert change is not None
+    if job.id in _done(classifier) or _is_gone(classifier, change):
         return False
-    classifier.forget(job.forgets)
+    try:
+        _apply(classifier, change)
+    except UnavailableError:
+        raise
+    except InputError:
+        raise InputError(MEANWHILE) from None
+    classifier.annotate(jobs=[*classifier.history_[-1].get("jobs", ()), job.id])
     return True
 
 
+def _is_gone(classifier: MTNClassifier, change: Change) -> bool:
+    """Whether what is to go is no longer there."""
+    if change.kind == "forget":
+        return change.target not in classifier.classes_.tolist()
+    return change.kind == "remove" and change.target not in classifier.state_.ids()
+
+
+def _apply(classifier: MTNClassifier, change: Change) -> None:
+    target, label = change.target, change.label
+    assert target is not None
+    if change.kind == "forget":
+        classifier.forget(target)
+    elif change.kind == "rename":
+        assert label is not None
+        classifier.rename(target, label)
+    else:
+        assert isinstance(target, str | int)  # an id
+        classifier.remove_exemplar(target) if label is None else classifier.relabel_exemplar(target, label)
+
+
 def _teach(classifier: MTNClassifier, batch: TeachingBatch, progress: Progress) -> bool:
-    """Whether the classifier changed. Jobs that its history names were learned before a kill: each is learned once."""
-    learned = {job for entry in getattr(classifier, "history_", ()) for job in entry.get("jobs", ())}
-    new = [(job, samples) for job, samples in zip(*batch, strict=True) if job.id not in learned]
+    """Whether the classifier changed."""
+    done = _done(classifier)
+    new = [(job, samples) for job, samples in zip(*batch, strict=True) if job.id not in done]
     if not new:
         return False
     images = [samples.thumbnails for _, samples in new if samples.thumbnails is not None]
