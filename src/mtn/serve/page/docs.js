@@ -27,7 +27,7 @@ function route(path, verb, { description, parameters, requestBody, responses }, 
     if (schema && status < 300) parts.push(details(`Answer, ${status}`, resolved(schema, schemas)));
   }
   const refusals = Object.keys(responses).filter((status) => status >= 400);
-  if (refusals.length) parts.push(make("p", { class: "refusals" }, `Refusals: ${refusals.join(", ")}`));
+  if (refusals.length) parts.push(make("p", { class: "refusals" }, `Errors: ${refusals.join(", ")}`));
   return make("article", { class: "card" }, ...parts);
 }
 
