@@ -107,7 +107,9 @@ class ZipResponse(StreamingResponse):
             self._downloads.discard(self._archive)
 
 
-@teachers.get("/model/download", status_code=200, response_class=ZipResponse, responses=problems(503))
+@teachers.get(
+    "/model/download", response_class=Response, responses={200: {"content": {"application/zip": {}}}, **problems(503)}
+)
 async def download(engine: Serving) -> Response:
     """The model as a zip file of its folder, with all that it remembers; the service's journal is not part of it."""
     if len(engine.downloads) >= MAX_DOWNLOADS:

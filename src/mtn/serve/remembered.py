@@ -52,6 +52,6 @@ def _in_turn(groups: Sequence[Sequence[Remembered]]) -> Iterator[Remembered]:
 
 
 def _at(state: ClassifierState, row: int) -> Remembered:
-    number = int(state.memory.id[row])
-    label = state.label_of(int(state.memory.y[row]))
-    return Remembered(number, state.own_ids.get(number, number), label, state.thumbnails.get(number), state.texts.get(number))
+    number, label = int(state.memory.id[row]), state.label_of(int(state.memory.y[row]))
+    picture, text = state.thumbnails.get(number), state.texts.get(number)
+    return Remembered(number, state.own_ids.get(number, number), label, picture, text)
