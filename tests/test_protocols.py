@@ -13,7 +13,7 @@ import torch
 
 from mtn.config import Config, Stream
 from mtn.errors import InputError
-from mtn.experiments import metrics
+from mtn.experiments import metrics, stream_ranks
 from mtn.experiments.run import run
 from mtn.protocols import STREAMS
 from mtn.recipes import parse, recipe, with_changes
@@ -193,6 +193,36 @@ def test_a_run_of_a_repeated_stream_counts_tasks_without_a_new_class(
     result = run(configure(stream={"kind": "repeat"}, method={"name": "er"}), tmp_path / "run")
     assert result["classes_per_task"] == [6, 2, 2, 2, 0, 0, 0, 0]
     assert len(result["accuracy"]) == 8 and result["newest_accuracy"][4:] == [None] * 4
+
+
+# ---- several kinds side by side
+
+
+def test_ranks_by_hand() -> None:
+    def runs(kind: str, **accuracy: float) -> list[dict[str, Any]]:
+        return [{"method": method, stream_ranks.metric_of(kind): value} for method, value in accuracy.items()]
+
+    results = {"blocks": runs("blocks", a=90.0, b=80.0, c=80.0), "few-shot": runs("few-shot", a=10.0, b=30.0)}
+    table = stream_ranks.accuracies(results)
+    assert stream_ranks.ranks(table, list(results)) == {"b": [2.5, 1.0], "a": [1.0, 2.0], "c": [2.5, 3.0]}
+    assert "| b | 80.0 | 30.0 | 1.8 |" in stream_ranks.markdown(table, list(results))
+    assert "few-shot: harmonic_accuracy" in stream_ranks.markdown(table, list(results))
+
+
+def test_the_command_ranks_methods_on_several_kinds(
+    call: Callable[..., tuple[int, str, str]], clusters: Path, tmp_path: Path
+) -> None:
+    sets = [f"stream.data={clusters}", "stream.first=6", "stream.step=2", "memory.total=60", "stream.shots=2"]
+    words = [word for text in sets for word in ("--set", text)]
+    command = ["compare", "demo", "--methods", "slda,ncm", "--streams", "blocks,few-shot,repeat", "--jobs", "1", *words]
+    code, said, errors = call(*command, "--out", "ranks")
+    assert code == 0 and "mean rank" in said and "slda" in said, errors
+    assert {path.name for path in (tmp_path / "ranks").iterdir()} >= {"blocks", "few-shot", "repeat", "streams.png"}
+    shots = json.loads((tmp_path / "ranks/few-shot/results.json").read_text())[0]["config"]["stream"]["shots"]
+    assert shots == 2
+    assert call(*command, "--out", "ranks")[0] == 0, "it goes on from what is there"
+    code, _, errors = call("compare", "demo", "--streams", "blocks,blury")
+    assert code == 2 and "did you mean 'blurry'?" in errors
 
 
 # ---- one's own, as the page says

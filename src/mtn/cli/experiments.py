@@ -49,6 +49,9 @@ def compare(
     orders: Annotated[
         str | None, typer.Option(help="Class orders as in stream.order, separated by commas; unset: the recipe's.")
     ] = None,
+    streams: Annotated[
+        str | None, typer.Option(help="Kinds of streams, separated by commas, or all: the rank of each method on each.")
+    ] = None,
     jobs: Jobs = None,
     set_: Set = [],  # noqa: B006
     out: Out = None,
@@ -56,28 +59,43 @@ def compare(
     """Run several methods with several seeds and class orders and put them side by side."""
     from rich.console import Console
 
-    from mtn.experiments import report
+    from mtn.experiments import report, stream_ranks
     from mtn.methods import METHODS
-    from mtn.recipes import comparison, with_changes
+    from mtn.protocols import STREAMS
+    from mtn.recipes import comparison, comparison_on, with_changes
     from mtn.runtime.progress import bar
 
-    console, config = Console(), mtn.recipe(recipe, set_)
+    console = Console()
     names = list(METHODS) if methods == "all" else _list(methods, "--methods")
     numbers = [_seed(text) for text in _list(seeds, "--seeds")]
     class_orders = None if orders is None else [_order(text) for text in _list(orders, "--orders")]
-    configs = comparison(recipe, names, set_)
+    kinds = [] if streams is None else list(STREAMS) if streams == "all" else _list(streams, "--streams")
+    by_kind = {kind: comparison_on(kind, recipe, names, set_) for kind in kinds}
+    plain = [] if kinds else comparison(recipe, names, set_)
+    config = mtn.recipe(recipe, set_) if plain else by_kind[kinds[0]][0]
     first = {"order": class_orders[0]} if class_orders else {}
     digest = with_changes(config, seed=0, stream=first).with_method_name("any").digest()
-    folder = out or Path("runs") / f"{_stem(recipe)}-compare-{digest}"
+    folder = out or Path("runs") / f"{_stem(recipe)}-{'streams' if kinds else 'compare'}-{digest}"
 
     def print_result(result: dict[str, Any]) -> None:
-        cell = f"{result['method']} seed {result['seed']}, class order {result['config']['stream']['order']}"
+        stream = result["config"]["stream"]
+        cell = f"{result['method']} seed {result['seed']}, class order {stream['order']}"
+        cell += f", {stream['kind']}" if "kind" in stream else ""
         average, seconds = result["average_incremental_accuracy"], sum(result["seconds"].values())
         console.print(f"{cell}: average incremental accuracy {average:.1f} % ({seconds:.0f} s)", highlight=False)
 
+    def run_all(configs: list[mtn.Config], out: Path) -> list[dict[str, Any]]:
+        results = mtn.compare(configs, numbers, out, progress, print_result, jobs, class_orders)
+        report.write(results, out, "results")
+        return results
+
     with resumable(folder), bar(console) as progress:
-        results = mtn.compare(configs, numbers, folder, progress, print_result, jobs, class_orders)
-    report.write(results, folder, "results")
+        results = run_all(plain, folder) if plain else []
+        ranked = {kind: run_all(configs, folder / kind) for kind, configs in by_kind.items()}
+    if ranked:
+        console.print(stream_ranks.write(ranked, folder), markup=False, highlight=False)
+        typer.echo(f"{folder}/: streams.md, streams.png, streams.svg, and a folder for each kind of stream")
+        return
     console.print(report.rich_table(results))
     typer.echo(f"{folder}/: results.json, results.md, curve.png, curve.svg")
 

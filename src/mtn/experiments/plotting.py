@@ -106,7 +106,7 @@ def plot_accuracy(
 ) -> LineEnd:
     """Draw accuracy over seen classes against their number: the mean of runs and a band of one standard deviation."""
     colour, marker = style
-    x = np.cumsum(results[0]["classes_per_task"])
+    x = progress_axis(results)[0]
     y = np.array([result["accuracy"] for result in results], dtype=float)
     mean = y.mean(0)
     axes.plot(x, mean, color=colour, marker=marker, markersize=markersize, linewidth=1.8)
@@ -114,6 +114,12 @@ def plot_accuracy(
         std = y.std(0, ddof=1)
         axes.fill_between(x, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
     return LineEnd(float(x[-1]), float(mean[-1]), label, colour)
+
+
+def progress_axis(results: Sequence[dict[str, Any]]) -> tuple[np.ndarray, str]:
+    """Where accuracies are drawn, and the name of the axis: classes seen, or tasks if some of them bring no class."""
+    sizes = np.array(results[0]["classes_per_task"])
+    return (np.cumsum(sizes), "classes seen") if sizes.all() else (np.arange(1, len(sizes) + 1), "tasks")
 
 
 def style_axes(axes: Axes, grid: Literal["y", "both"] = "y") -> None:

@@ -10,7 +10,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from mtn.experiments.plotting import label_line_ends, method_styles, plot_accuracy, save_figure, style_axes
+from mtn.experiments.plotting import (
+    label_line_ends,
+    method_styles,
+    plot_accuracy,
+    progress_axis,
+    save_figure,
+    style_axes,
+)
 from mtn.experiments.values import Result, describe_values
 from mtn.storage import files
 from mtn.stream import order_name
@@ -92,7 +99,7 @@ def summarise_methods(results: Sequence[Result]) -> dict[str, dict[str, MeanStd]
 def summarise_runs(results: Sequence[Result]) -> dict[str, MeanStd]:
     """Column -> mean and deviation over runs of one kind."""
     return {
-        name: _mean_std([column(result) for result in results], with_std=name not in FIXED)
+        name: mean_std([column(result) for result in results], with_std=name not in FIXED)
         for name, column in COLUMNS.items()
     }
 
@@ -104,7 +111,8 @@ def _by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
     return groups
 
 
-def _mean_std(values: list[float | None], with_std: bool) -> MeanStd:
+def mean_std(values: list[float | None], with_std: bool) -> MeanStd:
+    """Of the values that are known."""
     known = [value for value in values if value is not None]
     std = float(np.std(known, ddof=1)) if with_std and len(known) > 1 else None
     return MeanStd(float(np.mean(known)) if known else None, std)
@@ -189,7 +197,11 @@ def headline(results: Sequence[Result]) -> str:
     runs = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     orders = dict.fromkeys(order_name(result["config"]["stream"]["order"]) for result in results)
     runs += f", class orders {', '.join(orders)}" if len(orders) > 1 else ""
-    return f"{Path(first['data']).stem}: {base}{f' + {steps}' if rest else ''} classes, {budget}{split}, {runs}"
+    kind = first["config"]["stream"].get("kind", "blocks")
+    classes = f"{base}{f' + {steps}' if rest else ''} classes"
+    if kind != "blocks":
+        classes = f"{kind}, {sum(first['classes_per_task'])} classes in {len(rest) + 1} tasks"
+    return f"{Path(first['data']).stem}: {classes}, {budget}{split}, {runs}"
 
 
 def write(results: Sequence[Result], out: Path, name: str) -> None:
@@ -208,7 +220,7 @@ def curve(results: Sequence[Result]) -> Figure:
         average = np.array([result["accuracy"] for result in runs], dtype=float).mean(0).mean()
         ends.append(plot_accuracy(axes, runs, f"{method} (average {average:.1f})", styles[method], markersize=5))
     label_line_ends(axes, ends)
-    axes.set_xlabel("classes seen")
+    axes.set_xlabel(progress_axis(results)[1])
     axes.set_ylabel("accuracy over seen classes (%)")
     axes.set_title(headline(results), fontsize=10, loc="left", parse_math=False)
     style_axes(axes)

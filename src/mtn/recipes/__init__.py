@@ -53,6 +53,13 @@ def comparison(name: str, methods: Iterable[str], overrides: Iterable[str] = ())
     return configs
 
 
+def comparison_on(kind: str, name: str, methods: Iterable[str], overrides: Iterable[str] = ()) -> list[Config]:
+    """The same on another kind of stream; overrides that are options of other kinds are left out."""
+    others = {f"stream.{option}" for option, kinds in stream_option_owners().items() if kind not in kinds}
+    own = [text for text in overrides if assignment(text)[0] not in others]
+    return comparison(name, methods, [*own, f"stream.kind={kind}"])
+
+
 def for_method(config: Config, method: str) -> Config:
     """A configuration that was made for all methods, with the values of one of them."""
     values = _dumped(config)
