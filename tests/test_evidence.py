@@ -70,7 +70,7 @@ def test_a_method_without_a_transformer_has_similarities_only() -> None:
 
 
 def test_the_figure_has_a_row_a_query_and_marks_the_predicted_class(taught: MTNClassifier, tmp_path: Path) -> None:
-    found = taught.explain(ARRAYS["x_test"][:2])
+    found = [one for one in taught.explain(ARRAYS["x_test"]) if one.agreement is None][:2]
     images = {near.id: np.full((6, 6), 128, np.uint8) for one in found for near in one.neighbours[:4]}
     figure = evidence_figure.plot(found, images, [np.zeros((6, 6, 3), np.uint8)] * 2)
     assert len(figure.axes) == 2 * 2 * 6
@@ -152,8 +152,7 @@ def test_shares_sum_to_the_score_of_every_answer(taught: MTNClassifier) -> None:
         assert sum(one.shares.values()) == pytest.approx(first, abs=1e-5)
         assert sum(one.margins.values()) == pytest.approx(first - second, abs=1e-5)
         assert (one.agreement is None) == (not one.own)
-        for near in one.own:
-            assert near.label == one.prediction
+        assert all(near.label == one.prediction and near not in one.neighbours for near in one.own)
         assert [near.before for near in one.own] == sorted((near.before for near in one.own), reverse=True)
     (alone,) = MTNClassifier("ncm").fit(x[:3], [1, 1, 1]).explain(x[:1])
     assert (alone.runner_up, alone.margins, alone.agreement, list(alone.shares)) == (None, {}, None, [PROTOTYPE])
@@ -177,3 +176,21 @@ def test_shares_sum_to_the_score_of_every_answer(taught: MTNClassifier) -> None:
 def test_neighbours_that_disagree_are_said_in_a_sentence(labels: str, remembered: int, sentence: str | None) -> None:
     said = evidence.disagreement("a", labels, remembered, {QUERY: -1.0, PROTOTYPE: 2.0})
     assert said == (None if sentence is None else f"{sentence}: the answer rests mostly on the class prototype.")
+
+
+def test_the_figure_shows_the_parts_the_disagreement_and_the_sentences(tmp_path: Path) -> None:
+    near = [evidence.Neighbour(row, "other", 0.5, 0.4, 0.1, f"sentence {row}") for row in range(2)]
+    own = [evidence.Neighbour(2 + row, "\x1b[31m", 0.3, None, None, "\x1b]0;owned\x07") for row in range(4)]
+    one = evidence.Evidence(
+        "\x1b[31m", 0.8, 0.1, near, 2.0, {PROTOTYPE: 3.0, QUERY: -1.0}, "other", {PROTOTYPE: 1.5, QUERY: -0.25}, own,
+        "None of the 2 is of it.", "\u05e9\u05dc\u05d5\u05dd, " * 2000,
+    )  # fmt: skip
+    figure = evidence_figure.plot([one, evidence.Evidence("other", 0.9, 0.1, near[:1])])
+    figure.savefig(tmp_path / "figure.png")
+    written = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert "p = 0.80, novelty 0.10\n+1.25 over other:\n+1.50 prototype\n-0.25 query itself" in written
+    assert "sentence 0" in written and any(text.endswith(" …") for text in written)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles.count("✓ \\x1b[31m") == evidence_figure.MOST_OWN and not any("\x1b" in text for text in written)
+    (said,) = [part.get_suptitle() for part in figure.subfigs if part.get_suptitle()]
+    assert said == "None of the 2 is of it. At the right: the next 3 of its class."

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -19,7 +21,7 @@ import pytest
 
 from cluster_data import LABELS, TEST, TRAIN, TRUE
 from mtn import MTNClassifier, encoders
-from mtn.serve.journal import MAX_WAITING, Journal, JournalFull, KeyReused, LabelledSamples
+from mtn.serve.journal import MAX_WAITING, SCHEMA, Journal, JournalFull, KeyReused, LabelledSamples
 from mtn.storage.model_folder import checksum
 from service import PATIENCE, QUICK, RAW, Service, write_model
 
@@ -116,11 +118,17 @@ def test_a_model_that_was_taught_nothing_is_taught_from_here(tmp_path: Path) -> 
         job = client.post("/learn", json={"texts": texts, "labels": ["post"] * 3 + ["money"] * 2}).json()["job"]
         assert service.finish(job)["state"] == "done"
         assert client.post("/predict", json=asked).json()["answers"][0]["label"] == "post"
-        assert len(client.post("/explain", json=asked).json()["answers"][0]["neighbours"]) == 5
+        (why,) = client.post("/explain", json=asked).json()["answers"]
+        assert (why["text"], len(why["neighbours"])) == (texts[0], 5)
+        assert why["neighbours"][0]["text"] == texts[0] and {near["text"] for near in why["neighbours"]} == set(texts)
+        assert sum(why["shares"].values()) == pytest.approx(why["score"], abs=1e-5) and why["runner_up"] == "money"
         assert client.post("/predict", json={"texts": [""]}).status_code == 422
         assert client.post("/predict", json={"texts": ["x" * 2001]}).status_code == 422
         assert client.post("/predict", content=b"x", headers={"content-type": "image/png"}).status_code == 415
         assert (client.get("/model").json()["takes"], client.get("/model").json()["classes"]) == ("texts", 2)
+        assert service.finish(client.delete("/classes/post").json()["job"])["state"] == "done"
+        files = b"".join(file.read_bytes() for file in service.folder.rglob("*") if file.is_file())
+        assert b"my parcel" not in files and b"pay the bill" in files
 
 
 def test_a_key_makes_a_lesson_one(service: Service) -> None:
@@ -232,6 +240,24 @@ def test_the_journal_bounds_its_queue_and_knows_its_keys(tmp_path: Path) -> None
     assert len(again.take()) == MAX_WAITING
     again.retry(taken[:2])
     assert [job.tries for job in again.take()] == [1] and again.samples(taken[0]).vectors.tolist() == [[1, 1, 1]]
+
+
+def test_the_journal_has_sentences_until_they_are_learned_and_takes_that_of_an_earlier_version(tmp_path: Path) -> None:
+    file, texts = tmp_path / "journal.sqlite", ["a secret sentence", "🙂 another"]
+    with sqlite3.connect(file) as old:
+        old.executescript(SCHEMA.replace(",\n    texts TEXT", ""))
+    old.close()
+    journal = Journal(file)
+    job = journal.learn(LabelledSamples(np.ones((2, 3), np.float32), ["a", "b"], texts=texts))
+    journal.close()
+    assert b"a secret sentence" in file.read_bytes()
+    journal = Journal(file)
+    assert journal.take() == [replace(job, state="waiting")] and journal.samples(job).texts == texts
+    journal.finish([job])
+    assert not any(
+        b"sentence" in part.read_bytes() or "🙂".encode() in part.read_bytes() for part in tmp_path.iterdir()
+    )
+    journal.close()
 
 
 def test_a_second_server_of_a_model_is_refused(service: Service) -> None:

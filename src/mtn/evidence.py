@@ -44,7 +44,7 @@ class Evidence:
     shares: dict[str, float] = field(default_factory=dict)  # of each part of the method; their sum is `score`
     runner_up: Any = None  # the class with the second-highest score; None where there is no other class
     margins: dict[str, float] = field(default_factory=dict)  # its shares less those of the runner-up
-    own: list[Neighbour] = field(default_factory=list)  # nearest of the predicted class, where the neighbours disagree
+    own: list[Neighbour] = field(default_factory=list)  # where they disagree: further exemplars of the predicted class
     agreement: str | None = None  # a sentence, where the neighbours disagree
     text: str | None = None  # the query, if it is a sentence
 

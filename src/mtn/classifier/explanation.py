@@ -28,8 +28,8 @@ def explain(state: ClassifierState, samples: Samples, texts: Sequence[str] | Non
     answers = []
     for row, (first, *others) in enumerate(best.tolist()):
         margins = {name: part[row][0] - part[row][1] for name, part in parts.items() if others}
-        own_rows = (state.memory.y == state.columns[first]).nonzero().squeeze(1)
-        remark = disagreement(classes[first], [neighbour.label for neighbour in near[row]], len(own_rows), margins)
+        remembered = int((state.memory.y == state.columns[first]).sum())
+        remark = disagreement(classes[first], [neighbour.label for neighbour in near[row]], remembered, margins)
         answers.append(
             Evidence(
                 classes[first],
@@ -40,7 +40,7 @@ def explain(state: ClassifierState, samples: Samples, texts: Sequence[str] | Non
                 shares={name: part[row][0] for name, part in parts.items()},
                 runner_up=classes[others[0]] if others else None,
                 margins=margins,
-                own=[] if remark is None else _nearest_of(state, samples.x(slice(row, row + 1))[0], own_rows),
+                own=[] if remark is None else _further(state, samples, retrieval, row, int(state.columns[first])),
                 agreement=remark,
                 text=None if texts is None else texts[row],
             )
@@ -91,14 +91,23 @@ def _neighbours(state: ClassifierState, samples: Samples, retrieval: Retrieval |
     return near
 
 
-def _nearest_of(state: ClassifierState, query: Tensor, rows: Tensor) -> list[Neighbour]:
-    """The exemplars at some rows that are nearest to a query D, nearest first; the transformer has not seen them."""
+def _further(
+    state: ClassifierState, samples: Samples, retrieval: Retrieval | None, row: int, class_index: int
+) -> list[Neighbour]:
+    """The exemplars of a class nearest to a query, nearest first, without its neighbours.
+
+    The transformer has not seen them.
+    """
+    wanted = state.memory.y == class_index
+    if retrieval is not None:
+        index = retrieval.index[row].long().cpu()
+        wanted[index[index >= 0]] = False
+    rows, query = wanted.nonzero().squeeze(1), samples.x(slice(row, row + 1))[0]
     if not len(rows):
         return []
     cosines = torch.cat([state.memory.vectors(chunk).cpu() @ query for chunk in rows.split(CHUNK)])
     similarity, order = cosines.topk(min(MOST_OWN, len(rows)))
-    exemplars = state.exemplars(rows[order])
     return [
         Neighbour(exemplar.id, exemplar.label, cosine, None, None, exemplar.text)
-        for exemplar, cosine in zip(exemplars, similarity.tolist(), strict=True)
+        for exemplar, cosine in zip(state.exemplars(rows[order]), similarity.tolist(), strict=True)
     ]

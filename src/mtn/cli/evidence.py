@@ -30,7 +30,7 @@ def print_evidence(name: str, answer: "Evidence") -> None:
         print_line(f"{INDENT}{answer.agreement}")
     _print_exemplars("neighbour", answer.neighbours)
     if answer.own:
-        _print_exemplars(f"nearest of {answer.prediction}", answer.own)
+        _print_exemplars(f"further {answer.prediction}", answer.own)
 
 
 def _sum(parts: Mapping[str, float]) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,8 @@ def write_figure(path: Path, figure: "Figure") -> None:
     from mtn.storage import files
 
     try:
-        files.write(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=130))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for what the font does not have
+            files.write(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=130))
     except OSError as error:
         raise InputError(f"--out: {path} cannot be written: {error.strerror}") from None

@@ -48,8 +48,8 @@ class Near(BaseModel):
 class Reason(BaseModel):
     """`shares` of the parts of the method sum to `score`, `margins` to its lead on `runner_up`.
 
-    `agreement` is a sentence where the neighbours are of other classes than `label`; then `own` are the nearest
-    remembered examples of `label`. `text` is the query, if it is a sentence.
+    `agreement` is a sentence where most neighbours are of another class than `label`; then `own` are the further
+    remembered examples of `label`, nearest first. `text` is the query, if it is a sentence.
     """
 
     label: Label
