@@ -3,16 +3,13 @@
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from mtn import recipes
 from mtn.classifier import explanation, info, queries, saving, schema, teaching
 from mtn.classifier.labels import Id, Label, check_labels, check_within, read_labels
 from mtn.classifier.sharing import HubMixin
@@ -234,17 +231,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[m
 
     def configuration(self) -> Config:
         """What `fit` would learn with; an error for a parameter that is wrong."""
-        settings, own_keys = dict(self.settings or {}), ", ".join(recipes.PARAMETERS)
-        if bad := [key for key in settings if key.startswith(("stream.", "images.")) or key in recipes.PARAMETERS]:
-            raise InputError(f"settings: {bad[0]!r} is not for here: streams are not, {own_keys} are parameters")
-        if not 0 <= self.false_alarms < 1:
-            raise InputError(f"false_alarms must be at least 0 and below 1, got {self.false_alarms!r}")
-        seed = self.random_state
-        if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31)
-        own = dict(zip(recipes.PARAMETERS, (self.method, self.memory, self.k, int(seed), self.device), strict=True))
-        # a method that a model's folder names is not imported
-        return recipes.classifier_config(own | settings, import_methods=not isinstance(self.method, Recorded))
+        return teaching.configuration(**self.get_params(deep=False))
 
     def reader(self, anew: bool = False) -> Reader:
         """What makes vectors of this model's inputs; `anew`: whatever it was taught with."""
@@ -377,7 +364,6 @@ class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[m
             state, parameters = self._state, self.get_params(deep=False)
             if state is None:
                 return saving.save_untaught(Path(folder), parameters, self._source or {})
-            state = state if self.keep_text else replace(state, texts={})
             self._state, replaced = saving.save_state(state, Path(folder), parameters, self._milvus)
             self._state = saving.release_unsaved(self._state, replaced)
 

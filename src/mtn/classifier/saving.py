@@ -51,6 +51,7 @@ def save_state(
     is a URI that the user named, beside that in the settings.
     """
     state.memory.verify()  # now, and not when the new state is on disk
+    state = state if parameters["keep_text"] else replace(state, texts={})
     location, home = state.memory.location, folder.resolve()
     if location is not None and state.folder not in (None, home):
         store = make_store(state.learner.config.memory, (state.feature_count,), new_location(location.uri))

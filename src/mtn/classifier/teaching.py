@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from sklearn.utils import check_random_state
 
 from mtn import recipes
 from mtn.classifier import assessment
@@ -21,6 +22,7 @@ from mtn.runtime.progress import Progress, bar, silent
 from mtn.runtime.text import shorten
 from mtn.samples import Samples
 from mtn.search import make_store, new_location
+from mtn.storage.recorded import Recorded
 from mtn.stream import Task
 from mtn.training import Learner
 
@@ -30,6 +32,23 @@ MOST_TEXT = 1000
 _RANDOM = threading.RLock()
 """Held while torch's random state, which all threads share, is seeded and drawn from: classifiers that learn in several
 threads take turns, and each learns what it would have learned alone."""
+
+
+def configuration(
+    *, method: str, memory: int, k: int, false_alarms: float, random_state: Any, device: str, settings: Any, **_: Any
+) -> Config:
+    """What a classifier with these parameters learns with; an error for one that is wrong."""
+    settings, own_keys = dict(settings or {}), ", ".join(recipes.PARAMETERS)
+    if bad := [key for key in settings if key.startswith(("stream.", "images.")) or key in recipes.PARAMETERS]:
+        raise InputError(f"settings: {bad[0]!r} is not for here: streams are not, {own_keys} are parameters")
+    if not 0 <= false_alarms < 1:
+        raise InputError(f"false_alarms must be at least 0 and below 1, got {false_alarms!r}")
+    seed = random_state
+    if not isinstance(seed, int | np.integer):
+        seed = check_random_state(seed).randint(2**31)
+    own = dict(zip(recipes.PARAMETERS, (method, memory, k, int(seed), device), strict=True))
+    # a method that a model's folder names is not imported
+    return recipes.classifier_config(own | settings, import_methods=not isinstance(method, Recorded))
 
 
 def new_state(
