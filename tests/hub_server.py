@@ -124,12 +124,14 @@ class Handler(BaseHTTPRequestHandler):
     def fail(self, status: int, code: str = "") -> None:
         self.send(b"{}", status, X_Error_Code=code, Content_Type="application/json")
 
+    def given_token(self) -> str:
+        return (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+
     # ---- reading
 
     def find(self, name: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
         """The commit and its files, or an answer that there is none."""
-        hosted = self.server.repositories.get(name)
-        given = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        hosted, given = self.server.repositories.get(name), self.given_token()
         if hosted is None or (hosted.token is not None and given != hosted.token):
             self.fail(404 if given else 401, "RepoNotFound")
             return None
@@ -201,8 +203,7 @@ class Handler(BaseHTTPRequestHandler):
     # ---- writing
 
     def may_write(self) -> bool:
-        given = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        if given in self.server.writers:
+        if self.given_token() in self.server.writers:
             return True
         self.fail(401)
         return False
@@ -216,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
         if not exists:
             hosted = self.server.add(name, {".gitattributes": b""})
             if wanted.get("visibility") == "private":
-                hosted.token = (self.headers["Authorization"]).removeprefix("Bearer ")
+                hosted.token = self.given_token()
         self.send_json({"url": f"{self.server.url}/{name}"}, 409 if exists else 200)
 
     def preupload(self, name: str, revision: str) -> None:

@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import mtn
 from classifiers import QUICK, classifier, some
 from cluster_data import ARRAYS, LABELS, TEST, TRAIN, TRUE
+from hub_server import HubServer
 from mtn import MTNClassifier, batches, calibration
 from mtn.errors import InputError
 
@@ -192,6 +193,12 @@ def test_unknown_beyond_the_share_of_false_alarms() -> None:
     assert set(answers) <= {*it.classes_, "nothing known"} and answers.dtype.kind == "U"
     assert it.predict(TEST, unknown=-1).dtype == object
     assert np.array_equal(it.novelty(TEST) > it.threshold_, answers == "nothing known")
+    guesses = np.array([f"guess {row}" for row in range(len(TEST))])
+    expected = np.where(answers == "nothing known", guesses, answers)
+    assert it.predict(TEST, unknown=guesses).tolist() == it.predict(TEST, unknown=list(guesses)).tolist()
+    assert it.predict(TEST, unknown=guesses).tolist() == expected.tolist()
+    with pytest.raises(InputError, match=f"unknown must be one label, or one a query, {len(TEST)}, got 2"):
+        it.predict(TEST, unknown=["a", "b"])
     with pytest.raises(InputError, match="keeps no exemplars"):
         classifier("slda").fit(X, Y).predict(X, unknown="?")
 
@@ -257,14 +264,15 @@ def test_the_quickstart_runs(tmp_path: Path) -> None:
     assert float(done.stdout.split()[1]) > 0.85
 
 
-def test_every_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_snippet_of_the_page_runs(tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    hub.writers.add("")  # whoever has no token
     page = (ROOT / "docs" / "classifier.md").read_text("utf-8")
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     code = code.replace("memory=2000", "memory=60, settings={'train.epochs': 3, 'train.min_steps': 10}")
     old = some(0, 1, 2, 3)
     exec(code, {"X": X[old], "y": Y[old], "X_new": X[~old], "y_new": Y[~old]})
-    assert (tmp_path / "evidence.png").stat().st_size > 1000
+    assert (tmp_path / "evidence.png").stat().st_size > 1000 and "me/my-model" in hub.repositories
 
 
 # ---- among scikit-learn's own

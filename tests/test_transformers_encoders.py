@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from encoder_checks import EXTRA, PICTURES, Loud, encode, refused
-from mtn import encoders
+from mtn import MTNClassifier, encoders
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +25,10 @@ def models(transformers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     sight = {"image_size": 32, "patch_size": 8, **small}
+    words = {**small, "vocab_size": 50, "bos_token_id": 2, "eos_token_id": 1}
     residual = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])
     clip = transformers.CLIPVisionConfig(**sight, projection_dim=16)
-    both = transformers.CLIPConfig(vision_config=sight, text_config={**small, "vocab_size": 50}, projection_dim=24)
+    both = transformers.CLIPConfig(vision_config=sight, text_config=words, projection_dim=24)
     made = {
         "clip": transformers.CLIPVisionModelWithProjection(clip),
         "clip-whole": transformers.CLIPModel(both),
@@ -38,9 +39,7 @@ def models(transformers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dinov2": transformers.Dinov2Model(transformers.Dinov2Config(**sight, mlp_ratio=2)),
         "dinov3": transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**sight)),
         "siglip": transformers.SiglipModel(
-            transformers.SiglipConfig(
-                vision_config=sight, text_config={**small, "vocab_size": 50, "projection_size": 32}
-            )
+            transformers.SiglipConfig(vision_config=sight, text_config={**words, "projection_size": 32})
         ),
         "bert": transformers.BertModel(transformers.BertConfig(**small, vocab_size=50)),
     }
@@ -185,6 +184,53 @@ def test_a_missing_extra_is_named(models: Path, monkeypatch: pytest.MonkeyPatch,
             encoders.load_encoder(name)
     with refused(r"pip install 'mtn\[onnx\]'"):
         encoders.load_encoder("model.onnx")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(transformers: Any) -> Any:
+    """Words, and an end that fills what is left."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = {word: index for index, word in enumerate(["?", "</s>", "a", "photo", "of", "red", "fox", "teapot"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="</s>")
+
+
+@pytest.mark.parametrize("name", ["clip-whole", "siglip"])
+def test_the_vectors_of_names_are_the_library_s_and_answer_before_anything_is_taught(
+    transformers: Any, models: Path, tokenizer: Any, tmp_path: Path, name: str
+) -> None:
+    folder, names = copy(models / name, tmp_path / name), ["red fox", "teapot", "a thing"]
+    tokenizer.save_pretrained(folder)
+    encoder = encoders.load_encoder(str(folder))
+    found = encoder.encode_names(names)
+    whole = transformers.AutoModel.from_pretrained(folder).eval()
+    texts, length = [f"a photo of a {name}" for name in names], 77 if name == "clip-whole" else 64
+    tokens = tokenizer(texts, padding="max_length", max_length=length, return_tensors="pt")
+    with torch.no_grad():
+        expected = whole.get_text_features(**tokens).pooler_output.numpy()
+    assert found.shape == (3, encoder.dimension)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+    x, t = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (encode(encoder, PICTURES), expected))
+    nearest = [names[best] for best in (x @ t.T).argmax(1)]
+    classifier = MTNClassifier("knn", encoder=str(folder), memory=20, k=1)
+    assert classifier.nearest_names(PICTURES, names).tolist() == nearest
+    classifier.partial_fit(PICTURES[:2] * 3, ["one", "two"] * 3)
+    answers = classifier.predict(PICTURES, unknown=classifier.nearest_names(PICTURES, names))
+    assert answers[:2].tolist() == ["one", "two"] and all(
+        answer in ("one", "two", name) for answer, name in zip(answers[2:], nearest[2:], strict=True)
+    )
+    with refused("names must be strings, at least one"):
+        classifier.nearest_names(PICTURES, [])
+
+
+def test_an_encoder_of_images_alone_knows_no_names(models: Path) -> None:
+    for name in ("clip", "vit"):  # the first is CLIP's part for images alone
+        with refused("this encoder knows no texts beside images"):
+            encoders.load_encoder(str(models / name)).encode_names(["red fox"])
 
 
 @pytest.fixture(scope="module")

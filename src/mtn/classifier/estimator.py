@@ -301,7 +301,10 @@ class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[m
     # ---- answers: each takes the state once, and uses nothing else
 
     def predict(self, X: Any, unknown: Any = None) -> np.ndarray:
-        """Labels; with `unknown`, that label where a query's novelty is beyond what known samples have."""
+        """Labels; with `unknown`, that label where a query's novelty is beyond what known samples have.
+
+        `unknown` may also be N labels, one a query, such as `nearest_names` gives.
+        """
         state = self.state_
         return queries.predict(state, self._validate(state, X), unknown)
 
@@ -310,6 +313,15 @@ class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[m
         state = self.state_
         samples = self._validate(state, X)
         return queries.probabilities(state, queries.scores(state, samples, queries.neighbours(state, samples)))
+
+    def nearest_names(self, X: Any, names: Sequence[str]) -> np.ndarray:
+        """N: of each image, that of the names whose text is nearest (zero-shot); nothing need be taught.
+
+        It takes an encoder that was trained on images with their texts: CLIP or SigLIP.
+        """
+        state = self._state
+        encoder = self._reader(state, anew=False).encoder_for("image")
+        return queries.nearest_names(self._read(X, state).x, names, encoder)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores, N,C in the order of `classes_`; of two classes N, the second's less the first's."""

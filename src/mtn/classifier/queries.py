@@ -1,7 +1,7 @@
 """Queries -> neighbours -> scores, each from one state of a classifier."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,8 +12,9 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from mtn import calibration, inference
-from mtn.classifier.labels import kind_of
+from mtn.classifier.labels import check_labels, kind_of
 from mtn.classifier.state import ClassifierState
+from mtn.encoders.base import Encoder
 from mtn.errors import InputError
 from mtn.neighbours import Retrieval, nearest
 from mtn.samples import Samples
@@ -151,7 +152,7 @@ def novelty(state: ClassifierState, z: Tensor, retrieval: Retrieval | None) -> n
 
 
 def predict(state: ClassifierState, samples: Samples, unknown: Any = None) -> np.ndarray:
-    """N labels; with `unknown`, that label where the novelty is above the threshold."""
+    """N labels; with `unknown`, a label or N of them, that label where the novelty is above the threshold."""
     best: list[np.ndarray] = []
     new: list[np.ndarray] = []
     for portion in portions(state, samples):
@@ -166,10 +167,22 @@ def predict(state: ClassifierState, samples: Samples, unknown: Any = None) -> np
     if state.threshold is None:
         name = state.learner.config.method.name
         raise InputError(f"unknown: method {name!r} keeps no exemplars to tell by what is unknown")
-    one_type = kind_of(unknown) == state.label_kind
-    mixed = labels.astype(np.result_type(labels, np.asarray(unknown)) if one_type else object)
-    mixed[np.concatenate(new) > state.threshold] = unknown
-    return mixed
+    stand_ins = np.asarray(unknown)
+    if stand_ins.shape not in ((), labels.shape):
+        raise InputError(f"unknown must be one label, or one a query, {len(labels)}, got {stand_ins.size}")
+    mixed = labels.astype(np.result_type(labels, stand_ins) if kind_of(unknown) == state.label_kind else object)
+    return np.where(np.concatenate(new) > state.threshold, stand_ins.astype(mixed.dtype), mixed)
+
+
+def nearest_names(x: np.ndarray, names: Sequence[str], encoder: Encoder) -> np.ndarray:
+    """N of the names: argmax cos(x, t), x N,D vectors of images, t those of the names' texts."""
+    check_labels(list(names))
+    if not len(names) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"names must be strings, at least one, got {list(names)[:3]}")
+    texts = encoder.encode_names(names)
+    cosines = x @ (texts / np.linalg.norm(texts, axis=1, keepdims=True)).T
+    best: np.ndarray = np.array(names)[cosines.argmax(1)]
+    return best
 
 
 def decision(state: ClassifierState, samples: Samples) -> np.ndarray:

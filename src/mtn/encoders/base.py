@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from mtn import images
+from mtn.errors import InputError
 
 PLURAL = {"image": "images", "text": "sentences", "vector": "vectors"}
 """The kinds of samples a model takes, for messages."""
@@ -43,6 +44,10 @@ class Encoder(ABC):
         """A small version of an image, for figures and pages: S,S,3 uint8, or S,S if grey."""
         assert isinstance(item, Image.Image)
         return images.thumbnail(item)
+
+    def encode_names(self, names: Sequence[str]) -> np.ndarray:
+        """Names of classes -> N,D float32 among the vectors of images, where those were trained together with texts."""
+        raise InputError("names: this encoder knows no texts beside images; CLIP does (clip-vit-b32), and SigLIP")
 
     @abstractmethod
     def encode(self, batch: Sequence[Any]) -> np.ndarray:

@@ -23,6 +23,10 @@ TOWERS = {
     "siglip": "SiglipVisionModel",
 }
 """Type of a model in its config.json -> the class of its part for images, where `AutoModel` has one for text too."""
+TEXT_TOWERS = {"clip": "CLIPTextModelWithProjection", "siglip": "SiglipTextModel"}
+"""Type of a model -> the class of its part for texts, whose vectors are compared with those of images."""
+PROMPT, NAMES = "a photo of a {}", 64
+"""The text of a class's name, as in the paper of CLIP; so many are encoded at once."""
 DAMAGE = (OSError, ValueError, RuntimeError, KeyError, AttributeError, SafetensorError, pickle.UnpicklingError)
 """What the library raises on a folder that is not a model's."""
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -37,7 +41,7 @@ class VisionModel(Encoder):
 
     def __init__(self, folder: Path, name: str, device: torch.device, revision: str | None = None) -> None:
         self.folder, self.name, self.device, self.revision = folder, name, device, revision
-        self.processor, self.model, self.has_pooler = _load_model(folder, name)
+        self.processor, self.model, self.has_pooler, self.type = _load_model(folder, name)
         self.model.to(device)
         try:
             self.dimension = probe(self, name)
@@ -65,6 +69,25 @@ class VisionModel(Encoder):
             raise InputError(f"encoder {self.name!r}: its processor must make all pictures of one size")
         out = self.model(pixel_values=torch.from_numpy(np.stack(batch)).to(self.device))
         return self._pool(out).flatten(1).cpu().numpy()
+
+    @torch.inference_mode()
+    def encode_names(self, names: Sequence[str]) -> np.ndarray:
+        if self.type not in TEXT_TOWERS:
+            return super().encode_names(names)
+        library = require("transformers")
+        with quiet(self.name, self.folder):
+            tokenizer = library.AutoTokenizer.from_pretrained(self.folder, **LOCAL)
+            kind = getattr(library, TEXT_TOWERS[self.type])
+            options = {"projection_dim": self.dimension} if self.type == "clip" else {}
+            model = kind.from_pretrained(self.folder, dtype=torch.float32, **options, **LOCAL).eval().to(self.device)
+            # SigLIP was trained with every text filled up to the full length; CLIP ignores what follows the text
+            length = {"padding": "max_length", "max_length": model.config.max_position_embeddings, "truncation": True}
+            parts = []
+            for first in range(0, len(names), NAMES):
+                texts = [PROMPT.format(name) for name in names[first : first + NAMES]]
+                out = model(**tokenizer(texts, return_tensors="pt", **length).to(self.device))
+                parts.append(out["text_embeds"] if "text_embeds" in out else out["pooler_output"])
+        return torch.cat(parts).cpu().numpy()
 
     def _pool(self, out: Any) -> Tensor:
         pooled: Tensor | None = out.get("image_embeds", out.get("pooler_output") if self.has_pooler else None)
@@ -101,8 +124,11 @@ def quiet(name: str, folder: Path) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _load_model(folder: Path, name: str) -> tuple[Any, Any, bool]:
-    """The processor, the model, and whether the weights have a pooler. Other missing weights are an error."""
+def _load_model(folder: Path, name: str) -> tuple[Any, Any, bool, str]:
+    """The processor, the model, whether the weights have a pooler, and the type of the model.
+
+    Other missing weights are an error.
+    """
     library = require("transformers")
     if not weight_files(folder):
         raise InputError(f"encoder {name!r}: {folder} holds no weights (model.safetensors or pytorch_model.bin)")
@@ -117,4 +143,4 @@ def _load_model(folder: Path, name: str) -> tuple[Any, Any, bool]:
     missing = sorted(report["missing_keys"])
     if any("pooler" not in key for key in missing):
         raise InputError(f"encoder {name!r}: the weights in {folder} lack {', '.join(missing[:3])}")
-    return processor, model.eval(), not missing
+    return processor, model.eval(), not missing, config.model_type
