@@ -34,6 +34,11 @@ TYPES = (
 NUMBERS: tuple[Any, ...] = (
     None, True, "1", "", [], {}, 1e308, -1e308, 1e39, 10**400, -(10**30), 5e-324, "NaN", [1], {"a": 1}, 0.1, 2**63,
 )  # fmt: skip
+PLACES = (
+    "/classes/{}", "/classes/{}/undo", "/jobs/{}", "/{}", "/classes/x?{}", "/../{}", "/./{}", "/exemplars/{}",
+    "/exemplars?label={}", "/exemplars?label=x&start={}",
+)  # fmt: skip
+"""Where a name is looked for."""
 MAX_BYTES = 16 * 2**20
 JSON = "application/json"
 
@@ -172,9 +177,7 @@ def odd_path(rng: random.Random) -> Request:
         (*ODD, *SCRIPTS, "%2e%2e/%2e%2e/etc/passwd", "%ff%fe", "%", "%zz", "a/b/c", "class%2000x", "//", "a" * 7000)
     )
     quoted = "".join(letter if 32 < ord(letter) < 127 else f"%{ord(letter) & 255:02X}" for letter in name)
-    path = rng.choice(
-        ("/classes/{}", "/classes/{}/undo", "/jobs/{}", "/{}", "/classes/x?{}", "/../{}", "/./{}")
-    ).format(quoted)
+    path = rng.choice(PLACES).format(quoted)
     server, verb = _server(rng), rng.choice(VERBS[:8])
     answered = verb not in ("CONNECT",)
     return Request("", server, _http(server, verb, path), answered)
@@ -197,6 +200,8 @@ def bad_token(rng: random.Random) -> Request:
         "/model",
         "/metrics",
         "/examples",
+        "/exemplars?label=x",
+        "/model/download",
         "/jobs/x",
         "/classes/class%200",
         "/classes/class%200/undo",

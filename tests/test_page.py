@@ -232,3 +232,63 @@ def test_a_model_of_vectors_takes_numbers(page: Page, tmp_path: Path) -> None:
         assert service.known()[17] == 1
         page.goto(f"{service.url}/docs")
         expect(page.locator("article")).to_have_count(17)
+
+
+SENTENCES = {
+    "flight": [
+        "book me a flight to rome",
+        "i need a plane ticket to berlin",
+        "find flights to madrid",
+        "is my flight on time",
+    ],
+    "bill": [
+        "pay my electricity bill",
+        "settle my phone bill please",
+        "make a payment for the gas bill",
+        "pay the rent",
+    ],
+    "weather": [
+        "will it rain tomorrow",
+        "how cold is it outside",
+        "do i need an umbrella",
+        "what is the weather like " * 9,
+    ],
+}
+
+
+def test_sentences_are_asked_with_enter_and_shown_as_evidence(page: Page, tmp_path: Path) -> None:
+    model = MTNClassifier(memory=100, k=5, settings=QUICK | {"train.min_steps": 5}, encoder="hashing")
+    sentences = [sentence for group in SENTENCES.values() for sentence in group]
+    model.fit(sentences, np.repeat(list(SENTENCES), 4)).save(tmp_path / "<b>intents")
+    with Service(tmp_path / "<b>intents") as service:
+        page.goto(service.url)
+        expect(page.locator("#summary")).to_contain_text("<b>intents takes sentences. It knows 3 classes")
+        page.locator("#ask-text").press_sequentially("what is the weather like")
+        page.keyboard.press("Enter")
+        expect(page.locator("#answer-title")).to_have_text("weather")
+        expect(page.locator("#asked-text")).to_have_text("what is the weather like")
+        nearest = page.locator("#neighbours li").first
+        expect(nearest.locator("p .text")).to_have_text(re.compile("^what is the weather like what .* …$"))
+        nearest.get_by_role("button", name="Show all").click()
+        expect(nearest.locator("p .text")).to_have_text(SENTENCES["weather"][3].strip())
+
+        asked = [
+            f"{word} zebra {word}" for word in ("my", "quick", "green", "the", "old", "a", "is", "over", "no", "up")
+        ]
+        for text in asked:
+            (why,) = service.client.post("/explain", json={"texts": [text]}).json()["answers"]
+            if why["agreement"]:
+                break
+        page.fill("#ask-text", text)
+        page.keyboard.press("Enter")
+        expect(page.locator("#agreement")).to_have_text(why["agreement"])
+        assert page.locator("#neighbours li").count() == 5
+        texts = [near["text"] for near in why["own"] if len(near["text"]) < 100]
+        assert set(texts) <= set(page.locator("#own .text").all_text_contents()) and texts
+        assert page.locator("#parts li span:first-child").all_text_contents() == list(why["shares"])
+        expect(page.locator("#parts-text")).to_contain_text(f"ahead of {why['runner_up']}")
+
+        page.locator("#examples button").first.click()
+        expect(page.locator("#asked-text")).not_to_have_text(text)
+        page.get_by_role("button", name="bill", exact=True).click()
+        expect(page.locator("#exemplars button")).to_have_count(4)

@@ -1,5 +1,6 @@
 """What a service is told to change of what it knows: names, examples; and the model that it gives away."""
 
+import asyncio
 import io
 import json
 import sqlite3
@@ -10,13 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from cluster_data import LABELS, TEST, TRAIN
 from mtn import MTNClassifier
 from mtn.errors import InputError
+from mtn.serve import guard
 from mtn.serve.journal import Change, ClassChanging, Job, Journal, KeyReused, LabelledSamples
+from mtn.serve.looking import MAX_DOWNLOADS
 from mtn.serve.worker import MEANWHILE, TeachingBatch, apply_batch
 from mtn.storage.archive import Archive
+from mtn.storage.model_folder import checksum
 from service import QUICK, Service, snapshot
 
 STRANGE = ["../x", "1", 1, "a\u202eb", "<b>", "é" * 300, "", "%2e", *range(100, 112)]
@@ -159,7 +164,8 @@ def test_the_model_is_downloaded_whole_and_nothing_else(service: Service) -> Non
         archive.extractall(service.folder.parent / "copy")
     copy = MTNClassifier.load(service.folder.parent / "copy" / "my-model")
     assert copy.predict(TEST[:20]).tolist() == [one["label"] for one in service.answers(TEST[:20])]
-    assert service.client.head("/model/download").status_code == 200
+    again = [service.client.get("/model/download").status_code for _ in range(MAX_DOWNLOADS + 1)]
+    assert set(again) == {200} and service.client.head("/model/download").status_code == 200
 
 
 # ---- without a server
@@ -177,9 +183,42 @@ def test_an_archive_is_of_one_state_whatever_is_saved_meanwhile(tmp_path: Path) 
     (folder / "README.md").write_text("# A classifier of something else")  # not of this state
     with zipfile.ZipFile(io.BytesIO(b"".join(Archive(folder).parts()))) as archive:
         assert not any("README" in name for name in archive.namelist())
+    facts = json.loads((folder / "model.json").read_text()) | {"memory": {"uri": "http://x", "name": "y"}}
+    (folder / "model.json").write_text(json.dumps(facts | {"checksum": checksum(facts)}))
+    with pytest.raises(InputError, match="Milvus"):
+        Archive(folder)
     (folder / "model.json").unlink()
     with pytest.raises(InputError):
         Archive(folder)
+
+
+def test_an_answer_of_many_parts_may_take_longer_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(guard, "DOWNLOAD_SECONDS", 0.6)
+
+    def sent(pauses: list[float]) -> int:
+        """Parts that have left, if the application takes so long for each."""
+        parts: list[Message] = []
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for pause in pauses:
+                await asyncio.sleep(pause)
+                await send({"type": "http.response.body", "body": b"part", "more_body": True})
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            parts.append(message)
+
+        scope = {"type": "http", "method": "GET", "headers": [(b"host", b"localhost")], "path": "/"}
+        asyncio.run(guard.Guard(application, loopback=True)(scope, receive, send))
+        return sum(message["type"] == "http.response.body" for message in parts)
+
+    assert sent([0.1] * 4) == 4
+    assert sent([0.1, 0.4, 0.1]) == 1
+    assert 3 <= sent([0.1] * 20) <= 6
 
 
 def apply(folder: Path, change: Change, id: str) -> str:
