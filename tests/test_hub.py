@@ -288,3 +288,15 @@ def test_a_missing_library_prints_its_install_line(monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError, match=r"pip install 'mtn\[encoders\]'"):
         encoders.load_encoder(NAME)
     assert catalogue.state("clip-vit-b32") == "to be fetched"
+
+
+def test_a_missing_library_is_named_before_anything_is_fetched(
+    hub: HubServer, files: dict[str, bytes], call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("some/vision", files)
+    hub.add("some/sentences", {**files, "modules.json": b"[]"})
+    for name, library in (("some/vision", "transformers"), ("some/sentences", "sentence_transformers")):
+        monkeypatch.setitem(sys.modules, library, None)
+        code, _, error = call("new", "model", "--encoder", name, "--yes")
+        assert code == 2 and f"this encoder needs {library}: pip install 'mtn[encoders]'" in error
+    assert not any("/resolve/" in request for request in hub.requests)

@@ -15,7 +15,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from encoder_checks import EXTRA, PICTURES, Loud, encode, refused
+from hub_server import HubServer
 from mtn import MTNClassifier, encoders
+from mtn.encoders import catalogue
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +252,7 @@ def sentence_model(transformers: Any, tmp_path_factory: pytest.TempPathFactory) 
     return root / "model"
 
 
-def test_a_sentence_model_s_vectors_are_the_library_s(sentence_model: Path, tmp_path: Path) -> None:
+def test_a_sentence_model_s_vectors_are_the_library_s(sentence_model: Path, tmp_path: Path, hub: HubServer) -> None:
     from sentence_transformers import SentenceTransformer
 
     encoder = encoders.load_encoder(str(sentence_model))
@@ -259,6 +261,12 @@ def test_a_sentence_model_s_vectors_are_the_library_s(sentence_model: Path, tmp_
     np.testing.assert_allclose(found, SentenceTransformer(str(sentence_model)).encode(texts), rtol=1e-4, atol=1e-5)
     assert encoder.kind == "text" and found.shape == (4, 32)
     assert encoder.identity() == encoders.load_encoder(str(sentence_model)).identity()
+
+    names = [str(file.relative_to(sentence_model)) for file in sentence_model.rglob("*") if file.is_file()]
+    hub.add("some/sentences", {name: (sentence_model / name).read_bytes() for name in names})
+    catalogue.fetch_encoder("some/sentences")
+    np.testing.assert_array_equal(encode(encoders.load_encoder("some/sentences"), texts), found)
+
     modules = json.loads((sentence_model / "modules.json").read_text())
     modules[0]["type"] = "subprocess.Popen"
     (tmp_path / "modules.json").write_text(json.dumps(modules))

@@ -79,6 +79,7 @@ def provide_encoder(encoder: str | None, yes: bool) -> None:
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise catalogue.missing_weights(encoder)
     offer = catalogue.offered(encoder)
+    catalogue.check_libraries(offer)
     question = f"fetch {encoder}: {offer.size} of {offer.repository.name} from the hub?"
     if not yes and not typer.confirm(question, err=True):
         raise catalogue.missing_weights(encoder)

@@ -1,5 +1,6 @@
 """What is known of a named encoder before it is loaded: what it takes, its size and licence, whether it is here."""
 
+import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,16 @@ def is_missing(name: str) -> bool:
 
 def fetch_encoder(name: str, token: str | bool | None = None) -> Path:
     """Fetch the weights of an encoder of the hub, unless they are there; the folder that they are in."""
-    return repositories.fetch(offered(name, token), token)
+    offer = offered(name, token)
+    check_libraries(offer)
+    return repositories.fetch(offer, token)
+
+
+def check_libraries(offer: Offer) -> None:
+    """Raise, before anything is fetched, if the library that opens the model is not installed."""
+    library = "sentence_transformers" if "modules.json" in offer.sizes else "transformers"
+    if importlib.util.find_spec(library) is None:
+        repositories.require(library)
 
 
 def offered(name: str, token: str | bool | None = None) -> Offer:
