@@ -22,6 +22,7 @@ from classifiers import QUICK, classifier, some
 from cluster_data import ARRAYS, LABELS, TEST, TRAIN, TRUE
 from hub_server import HubServer
 from mtn import MTNClassifier, batches, calibration
+from mtn.classifier import as_queries, queries
 from mtn.errors import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -301,3 +302,12 @@ def test_an_answer_does_not_depend_on_how_many_are_scored_at_once(
     monkeypatch.setattr("mtn.classifier.queries.MAX_SCORES", 1)
     assert fitted.predict(TEST).tolist() == whole.tolist()
     assert fitted.predict(TEST, unknown="?").tolist() == known.tolist()
+
+
+def test_k_is_capped_at_what_is_remembered_with_a_note() -> None:
+    it = classifier(k=1000)
+    with pytest.warns(UserWarning, match="k = 1000, but 60 exemplars are remembered: so many are looked up"):
+        it.fit(TRAIN, LABELS)
+    assert len(it.explain(TEST[:1])[0].neighbours) == 60
+    near = queries.nearest_exemplars(it.state_, as_queries(TEST[:3]), 1000)
+    assert near.index.shape == (3, 60) and near.full

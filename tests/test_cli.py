@@ -59,7 +59,9 @@ def test_version_recipes_and_help(call) -> None:
     assert call("--version")[:2] == (0, f"mtn {__version__}\n")
     code, out, _ = call("recipes")
     assert code == 0 and all(name in out for name in ("demo", "glyphs-1k", "paper/imagenet1k-l100", "paper/literal"))
-    assert "train.min_steps" in out
+    assert "train.min_steps" not in out
+    code, out, _ = call("recipes", "--keys")
+    assert code == 0 and "train.min_steps" in out and "method.readout: an option of " in out
 
 
 def test_convert_makes_a_folder_that_runs(call, clusters: Path, tmp_path: Path) -> None:
@@ -154,6 +156,12 @@ def loaded(program: str) -> set[str]:
 def test_help_and_version_load_nothing_slow(words: list[str]) -> None:
     command = f"sys.argv = {['mtn', *words]}\nfrom mtn.__main__ import main\nmain()"
     assert loaded(command) <= {"pydantic"}  # which typer uses to parse values
+
+
+def test_describing_a_model_and_listing_recipes_load_no_torch(model_folder: Path) -> None:
+    command = "from mtn.__main__ import main\nmain()"
+    assert "torch" not in loaded(f"sys.argv = ['mtn', 'info', {str(model_folder)!r}]\n{command}")
+    assert loaded(f"sys.argv = ['mtn', 'recipes']\n{command}") <= {"pydantic"}
 
 
 def test_importing_loads_what_is_used_and_no_more() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from classifiers import classifier, some
 from cluster_data import LABELS, TEST, TRAIN
 from mtn import MTNClassifier
+from mtn.classifier.info import read_info
 from mtn.errors import InputError
 from mtn.storage import files
 from mtn.storage.model_folder import checksum
@@ -79,6 +81,7 @@ def test_a_failure_at_any_write_leaves_the_old_model_or_the_new(
 def test_a_process_killed_while_saving_leaves_a_whole_model(model_folder: Path, tmp_path: Path) -> None:
     code = f"""
 from mtn import MTNClassifier
+from mtn.classifier.info import read_info
 one, two = MTNClassifier.load({str(model_folder)!r}), MTNClassifier.load({str(model_folder)!r}).forget("class 00")
 while True:
     for it in (one, two):
@@ -146,3 +149,28 @@ def test_a_model_of_format_1_answers_as_it_did(tmp_path: Path, monkeypatch: pyte
     assert np.array_equal(again.predict_proba(TEST), it.predict_proba(TEST))
     again.partial_fit(X[:20], [f"again {label}" for label in Y[:20]]).save(tmp_path)
     assert np.isfinite(MTNClassifier.load(tmp_path).predict_proba(TEST)).all()
+
+
+def test_what_a_folder_tells_is_what_the_model_tells(model_folder: Path, tmp_path: Path) -> None:
+    it = MTNClassifier.load(model_folder).forget(LABELS[0])
+    it.save(tmp_path / "model")
+    assert read_info(tmp_path / "model") == json.loads(json.dumps(it.info()))
+    facts = json.loads((tmp_path / "model" / "model.json").read_text())
+    del facts["summary"]  # as an early version wrote it
+    (tmp_path / "model" / "model.json").write_text(json.dumps(facts | {"checksum": checksum(facts)}))
+    assert read_info(tmp_path / "model") is None
+    assert MTNClassifier.load(tmp_path / "model").info() == it.info()
+
+
+@pytest.mark.parametrize("change", ["count", "length", "type"])
+def test_a_summary_that_is_not_of_the_model_is_refused(model_folder: Path, tmp_path: Path, change: str) -> None:
+    folder = Path(shutil.copytree(model_folder, tmp_path / "model"))
+    facts = json.loads((folder / "model.json").read_text())
+    counts = facts["summary"]["exemplars"]
+    facts["summary"]["exemplars"] = {"count": [counts[0] + 1, *counts[1:]], "length": counts[1:], "type": "x"}[change]
+    (folder / "model.json").write_text(json.dumps(facts | {"checksum": checksum(facts)}))
+    with pytest.raises(InputError, match="is damaged"):
+        MTNClassifier.load(folder)
+    if change != "count":
+        with pytest.raises(InputError, match="is damaged"):
+            read_info(folder)

@@ -184,3 +184,44 @@ def test_a_copy_can_be_made_while_a_classifier_is_taught_and_asked() -> None:
         asking.result()
         list(teaching)
     assert it.classes_.tolist() == NAMES[:6]
+
+
+# ---- torch's own threads
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_small_steps_take_one_thread_whoever_loaded_torch(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, set[int]] = {}
+    it = MTNClassifier(
+        "mtn",
+        memory=60,
+        k=5,
+        settings=QUICK,
+        progress=lambda work, done, total: seen.setdefault(work, set()).add(torch.get_num_threads()),
+    )
+    it.fit(X, Y)
+    assert seen["training"] == {1} and seen["searching"] == {2} and torch.get_num_threads() == 2
+    monkeypatch.setattr("mtn.runtime.threads.SMALL_STEP", 10)  # large steps take all
+    it.partial_fit(X, Y)
+    assert seen["training"] == {1, 2} and torch.get_num_threads() == 2
+
+
+def test_an_error_in_a_step_gives_the_threads_back(two_threads: None) -> None:
+    def stop(work: str, done: int, total: int) -> None:
+        if work == "training":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        MTNClassifier("mtn", memory=60, k=5, settings=QUICK, progress=stop).fit(X, Y)
+    assert torch.get_num_threads() == 2
+
+
+def test_the_steps_of_a_run_take_the_threads_there_are(two_threads: None, train_learner: Callable[..., Any]) -> None:
+    assert train_learner("ncm", 1).limit_threads is False

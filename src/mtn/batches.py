@@ -12,7 +12,7 @@ from mtn.config import Config
 from mtn.inference import featurised_memory, scores
 from mtn.memory import Memory
 from mtn.methods import Batch, Method, Stage
-from mtn.neighbours import Neighbours, Retrieval, nearest, nearest_within
+from mtn.neighbours import Neighbours, Retrieval, capped, nearest, nearest_within
 from mtn.runtime.progress import Progress, silent
 from mtn.runtime.rng import generator
 from mtn.samples import Samples
@@ -144,7 +144,7 @@ def prepare(
         frequency = _class_frequency(list(plain.values()), task.seen).to(method.seen.device)
         return StageBatches(plain["new"], plain.get("replay"), frequency, steps, teacher, retrievable)
 
-    lookup = Lookup.of(task, method, teacher, retrievable, config.method.k, progress)
+    lookup = Lookup.of(task, method, teacher, retrievable, capped(config.method.k, retrievable), progress)
     samplers = {
         name: lookup.complete(pool, Sampler(method.featurise(pool), min(size, len(pool)), keys[name]), steps)
         for name, (pool, size) in pools.items()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mtn.memory import Memory
 from mtn.methods import Method
-from mtn.neighbours import Retrieval, nearest
+from mtn.neighbours import Retrieval, capped, nearest
 from mtn.runtime import distributed
 from mtn.samples import Samples
 
@@ -17,7 +17,8 @@ def predictions(method: Method, samples: Samples, memory: Memory, k: int) -> Ite
     samples = method.featurise(samples)
     neighbours = None
     if method.needs.neighbours:
-        neighbours = nearest(samples, featurised_memory(memory, method), k, method.seen.device)
+        searched = featurised_memory(memory, method)
+        neighbours = nearest(samples, searched, capped(k, searched), method.seen.device)
     return scores(method, samples, neighbours)
 
 

@@ -73,7 +73,7 @@ class MemoryTransformer(nn.Module):
         tokens: Tensor = self.input(rescale(torch.cat([query[:, None], near], dim=1)))  # B,T,E
         added = [self.query.expand(query.shape[0], 1, -1), torch.zeros_like(tokens[:, 1:])]
         if self.rank is not None:
-            added[1] = added[1] + self.rank
+            added[1] = added[1] + self.rank[: near.shape[1]]
         if self.labels is not None:
             added[1] = added[1] + self.labels.weight[labels]
         return tokens + torch.cat(added, dim=1)

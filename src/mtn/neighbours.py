@@ -63,6 +63,11 @@ class Retrieval:
         return Neighbours(self.store.read(rows), labels, self.similarity[queries], index >= 0, self.full)
 
 
+def capped(k: int, memory: Memory) -> int:
+    """k, or the number of exemplars where there are fewer: padding costs attention as much as neighbours do."""
+    return min(k, max(len(memory), 1))
+
+
 def nearest(
     queries: Samples, memory: Memory, k: int, device: torch.device | str = "cpu", progress: Progress = silent
 ) -> Retrieval:

@@ -4,7 +4,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -18,6 +18,7 @@ from mtn.methods import Method, Stage, find, make
 from mtn.runtime import distributed, rng
 from mtn.runtime.device import find_device
 from mtn.runtime.progress import Progress, silent
+from mtn.runtime.threads import limited_threads
 from mtn.samples import Samples
 from mtn.search import VectorStore
 from mtn.storage.tensors import lay_out, restore_module, strip_prefix
@@ -110,6 +111,7 @@ class Learner:
         self.optimiser: torch.optim.Optimizer | None = None
         self.optimiser_state: dict[str, Tensor] = {}
         self.terms: dict[str, Tensor] = {}  # of the loss, at the latest step
+        self.limit_threads = False  # small steps take one thread; a run does not, as rounding depends on it
         self.effort = Effort()
 
     def learn_task(self, task: Task, progress: Progress = silent, pause: Callable[[], None] = lambda: None) -> None:
@@ -175,17 +177,23 @@ class Learner:
             return terms
 
         self.method.train()
-        for step in minimise(loss, self.optimiser, train, batches.steps, first=self.step, task=task.index):
-            self.step = step
-            self.effort.seconds["training"] += time.perf_counter() - mark
-            self.effort.trained_samples += batches.size
-            self.effort.steps += 1
-            progress("training", self.step, batches.steps)
-            if self.step < batches.steps:
-                pause()
-            mark = time.perf_counter()
+        with limited_threads(self._multiplications(batches.size)) if self.limit_threads else nullcontext():
+            for step in minimise(loss, self.optimiser, train, batches.steps, first=self.step, task=task.index):
+                self.step = step
+                self.effort.seconds["training"] += time.perf_counter() - mark
+                self.effort.trained_samples += batches.size
+                self.effort.steps += 1
+                progress("training", self.step, batches.steps)
+                if self.step < batches.steps:
+                    pause()
+                mark = time.perf_counter()
         self.method.eval()
         self.step, self.optimiser, self.optimiser_state = 0, None, {}
+
+    def _multiplications(self, samples: int) -> int:
+        """Of a step's forward pass, about: every weight times every token."""
+        tokens = 1 + min(self.config.method.k, len(self.memory)) if self.method.needs.neighbours else 1
+        return samples * tokens * sum(parameter.numel() for parameter in self.method.parameters())
 
     def forget(self, label: int) -> None:
         """Nothing of the class is kept: no row, no exemplar, no sample."""

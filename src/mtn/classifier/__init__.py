@@ -1,8 +1,27 @@
 """The scikit-learn classifier that is taught class after class."""
 
-from mtn.classifier.estimator import MTNClassifier
-from mtn.classifier.labels import Id, Label
-from mtn.classifier.queries import as_queries
-from mtn.classifier.state import ClassifierState, Exemplar
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __all__ = ["ClassifierState", "Exemplar", "Id", "Label", "MTNClassifier", "as_queries"]
+
+if TYPE_CHECKING:
+    from mtn.classifier.estimator import MTNClassifier
+    from mtn.classifier.labels import Id, Label
+    from mtn.classifier.queries import as_queries
+    from mtn.classifier.state import ClassifierState, Exemplar
+else:
+    _MODULES = {
+        "ClassifierState": "state",
+        "Exemplar": "state",
+        "Id": "labels",
+        "Label": "labels",
+        "MTNClassifier": "estimator",
+        "as_queries": "queries",
+    }
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is first used: `mtn info` reads model.json without torch."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'mtn.classifier' has no attribute {name!r}")
+        return getattr(import_module(f"mtn.classifier.{_MODULES[name]}"), name)

@@ -169,7 +169,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[m
 
     def info(self) -> dict[str, Any]:
         """What `mtn info` tells, as plain values."""
-        return info.describe(self.state_)
+        return info.describe(saving.describe_state(self.state_))
 
     # ---- learning
 

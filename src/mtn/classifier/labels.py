@@ -7,17 +7,17 @@ calls `check_labels` before NumPy sees them, as NumPy makes "1" of 1, 1 of True,
 import math
 import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
+from mtn.classifier.schema import LabelKind
 from mtn.data.class_names import check_distinct, check_name
 from mtn.errors import InputError
 
 Label = str | int | float | bool
 Id = str | int
-LabelKind = Literal["str", "int", "float", "bool"]
 
 _KINDS: dict[str, LabelKind] = {"U": "str", "i": "int", "u": "int", "b": "bool", "f": "float"}
 """The type of labels by the kind of numpy's dtype."""

@@ -16,7 +16,7 @@ from mtn.classifier.labels import check_labels, kind_of
 from mtn.classifier.state import ClassifierState
 from mtn.encoders.base import Encoder
 from mtn.errors import InputError
-from mtn.neighbours import Retrieval, nearest
+from mtn.neighbours import Retrieval, capped, nearest
 from mtn.samples import Samples
 
 SEARCH_MULTIPLE, SCORE_MULTIPLE = 4, 16
@@ -92,10 +92,10 @@ def neighbours(state: ClassifierState, samples: Samples, *, wanted: bool = False
 
 
 def nearest_exemplars(state: ClassifierState, samples: Samples, k: int) -> Retrieval:
-    """The k nearest exemplars of each query."""
+    """The k nearest exemplars of each query, or all where there are fewer."""
     prepare(state)
     enough = samples.select(_padded(len(samples), SEARCH_MULTIPLE))
-    return nearest(enough, state.memory, k, state.device).of(slice(0, len(samples)))
+    return nearest(enough, state.memory, capped(k, state.memory), state.device).of(slice(0, len(samples)))
 
 
 def prepare(state: ClassifierState) -> None:
@@ -193,7 +193,7 @@ def decision(state: ClassifierState, samples: Samples) -> np.ndarray:
 
 def kneighbors(state: ClassifierState, samples: Samples, k: int | None) -> tuple[np.ndarray, np.ndarray]:
     """N,K cosine distances and rows of the memory, nearest first; None: as many as the method looks up."""
-    k = state.learner.config.method.k if k is None else k
+    k = capped(state.learner.config.method.k, state.memory) if k is None else k
     if not 1 <= k <= len(state.memory):
         raise InputError(f"n_neighbors must be from 1 to {len(state.memory)}, what is remembered, got {k}")
     retrieval = nearest_exemplars(state, samples, k)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mtn import encoders, recipes
-from mtn.classifier import schema
+from mtn.classifier import schema, tensor_checks
 from mtn.classifier.card import model_card
 from mtn.classifier.queries import SCORE_MULTIPLE
 from mtn.classifier.state import ESTIMATES, ClassifierState
@@ -57,7 +57,7 @@ def save_state(
         store = make_store(state.learner.config.memory, (state.feature_count,), new_location(location.uri))
         state, location = state.with_memory(state.memory.moved(store)), store.location
     replaced = _location_in(home, _named_uris(state, parameters, milvus))
-    facts = _facts(state, parameters) | ({} if location is None else {"memory": location._asdict()})
+    facts = _facts(state, parameters)
     tensors = {"weights": state.learner.method.state_dict(), "memory": _memory_tensors(state)}
     save_model_folder(folder, facts, tensors, model_card(state))
     return replace(state, folder=home), replaced
@@ -94,10 +94,17 @@ def plain_parameters(parameters: Mapping[str, Any], seed: int | None = None) -> 
 
 
 def _facts(state: ClassifierState, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = plain_parameters(parameters, state.learner.config.seed)
+    return {"versions": versions(), "parameters": parameters, **describe_state(state)}
+
+
+def describe_state(state: ClassifierState) -> dict[str, Any]:
+    """What model.json says of a state, as plain values."""
     feature_names = [] if state.feature_names is None else list(state.feature_names)
+    location, weights = state.memory.location, dict(state.learner.method.named_buffers()).get("weights")
+    parts = {} if weights is None else dict(zip(("prototypes", "network"), weights.tolist(), strict=False))
+    exemplars = torch.bincount(state.memory.y, minlength=len(state.names)).tolist()
     return {
-        "versions": versions(),
-        "parameters": plain_parameters(parameters, state.learner.config.seed),
         "configuration": state.learner.config.model_dump(),
         "labels": {"kind": state.label_kind, "names": state.names},
         "features": {"count": state.feature_count, "names": feature_names},
@@ -109,6 +116,8 @@ def _facts(state: ClassifierState, parameters: Mapping[str, Any]) -> dict[str, A
         "threshold": state.threshold,
         "usual": [[value if math.isfinite(value) else None for value in row] for row in state.usual.tolist()],
         "history": state.history,
+        "summary": {"exemplars": exemplars, "kept": state.learner.kept(), "weights": parts},
+        **({} if location is None else {"memory": location._asdict()}),
     }
 
 
@@ -203,7 +212,7 @@ def restore_state(
         return None
     paths = {part: folder / entry["name"] for part, entry in facts["files"].items()}
     with damage_reported(paths["memory"]):
-        schema.check_memory(facts, parts["memory"])
+        tensor_checks.check_memory(facts, parts["memory"])
         thumbnails, texts = _unpack(parts["memory"]), _unpack_texts(parts["memory"])
     learner = _new_learner(facts, folder / "model.json", _restore_location(facts, folder, milvus))
     with damage_reported(paths["weights"]):
@@ -251,7 +260,7 @@ def _restore_memory(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
 def _restore_weights(learner: Learner, tensors: dict[str, Tensor], classes: int) -> None:
     """Put weights into the method, which then has to score a query: tensors may not fit to each other."""
     method = learner.method
-    schema.check_weights(method, tensors, classes)
+    tensor_checks.check_weights(method, tensors, classes)
     learner.restore(tensors)
     width, k, device = method.dimension, learner.config.method.k, method.seen.device
     if bool(method.forgotten.all()) or k > MOST_REHEARSED:

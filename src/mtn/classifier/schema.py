@@ -1,20 +1,16 @@
-"""What a model folder must say before anything of it is used: types, ranges, and shapes that agree with each other."""
+"""What a model.json must say before anything of it is used: types, and ranges that agree with each other."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from torch import Tensor, nn
 
-from mtn.classifier.labels import LabelKind
-
+LabelKind = Literal["str", "int", "float", "bool"]
+"""The type of a model's labels."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Pair = Field(min_length=2, max_length=2)
 MOST_FEATURES = 2**20
 """Numbers of a vector: a model of more would be made before its weights show that it is none."""
-MOST_SIDE = 2**16
-"""Pixels of a thumbnail's side."""
 
 
 class Damage(ValueError):
@@ -104,6 +100,14 @@ class CollectionName(Part):
     name: Annotated[str, Field(pattern=r"^mtn_[0-9a-f]{32}$")]
 
 
+class Summary(Part):
+    """What `mtn info` tells that would else have to be computed from the tensors."""
+
+    exemplars: list[Count]  # of each class in order of arrival
+    kept: dict[str, int | float]
+    weights: dict[str, float]
+
+
 class Untaught(Part):
     """model.json of a classifier that has learned nothing."""
 
@@ -125,6 +129,7 @@ class Taught(Untaught):
     usual: Annotated[list[Annotated[list[float | None], Pair]], Pair]
     history: list[HistoryEntry]
     memory: CollectionName | None = None
+    summary: Summary | None = None  # early versions wrote none
     files: dict[Literal["weights", "memory"], Any]
 
     @model_validator(mode="after")
@@ -140,6 +145,8 @@ class Taught(Untaught):
             raise ValueError("ids must be of different samples")
         if len(set(own)) < len(own):
             raise ValueError("ids must be different")
+        if self.summary is not None and len(self.summary.exemplars) != len(self.labels.names):
+            raise ValueError("summary.exemplars must be one a label")
         if len(self.files) < 2:
             raise ValueError("files must be of weights and memory")
         return self
@@ -154,78 +161,3 @@ def check_facts(facts: Mapping[str, Any]) -> None:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         raise Damage(f"{key} {first['msg'].removeprefix('Value error, ')}".strip()) from None
-
-
-def check_memory(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Refuse exemplars, past samples, thumbnails or texts whose types and shapes do not agree with the facts."""
-    width, names = facts["features"]["count"], facts["labels"]["names"]
-    known = torch.tensor([name is not None for name in names])
-    for prefix in ("", "past.") if "past.x" in tensors else ("",):
-        rows = _check(tensors, f"{prefix}id", torch.int64, (None,))
-        _check(tensors, f"{prefix}y", torch.int64, (rows,))
-        y = tensors[f"{prefix}y"]
-        if rows and not (int(y.min()) >= 0 and int(y.max()) < len(names) and bool(known[y].all())):
-            raise Damage(f"{prefix}y must be of classes that the model knows")
-        if len(torch.unique(tensors[f"{prefix}id"])) < rows:
-            raise Damage(f"{prefix}id must be of different samples")
-        if prefix or facts.get("memory") is None:
-            _check(tensors, f"{prefix}x", torch.float32, (rows, width))
-    _check(tensors, "priority", torch.float64, (len(tensors["id"]),))
-    _check(tensors, "arrived", torch.int64, ())
-    if facts.get("memory") is not None:
-        if "x" in tensors:
-            raise Damage("x must not be there: the exemplars are in Milvus")
-        _check(tensors, "hidden", torch.int64, (None,))
-        _check(tensors, "tasks", torch.int64, ())
-    if "thumbnails.pixels" in tensors:
-        _check_thumbnails(tensors)
-    if "texts.bytes" in tensors:
-        _check_texts(tensors)
-
-
-def _check_thumbnails(tensors: Mapping[str, Tensor]) -> None:
-    _check(tensors, "thumbnails.shapes", torch.int64, (None, 4))
-    pixels, shapes = _check(tensors, "thumbnails.pixels", torch.uint8, (None,)), tensors["thumbnails.shapes"][:, 1:]
-    channels = torch.isin(shapes[:, 2], torch.tensor([0, 3]))
-    fits = bool((shapes >= 0).all() and (shapes < MOST_SIDE).all() and channels.all())
-    if not fits or int((shapes[:, 0] * shapes[:, 1] * shapes[:, 2].clamp(min=1)).sum()) != pixels:
-        raise Damage("thumbnails.shapes must be those of thumbnails.pixels")
-
-
-def _check_texts(tensors: Mapping[str, Tensor]) -> None:
-    _check(tensors, "texts.sizes", torch.int64, (None, 2))
-    size, sizes = _check(tensors, "texts.bytes", torch.uint8, (None,)), tensors["texts.sizes"][:, 1]
-    if not bool(((sizes >= 0) & (sizes <= size)).all()) or int(sizes.sum()) != size:
-        raise Damage("texts.sizes must be those of texts.bytes")
-
-
-def check_weights(method: nn.Module, tensors: Mapping[str, Tensor], classes: int) -> None:
-    """Refuse tensors that a method which knows so many classes cannot have; `method` is new, and knows none.
-
-    What grows with the classes has no rows in it yet.
-    """
-    state = method.state_dict()
-    others = sorted(name for name in state.keys() ^ tensors.keys() if not name.endswith("forgotten"))
-    if others:
-        raise Damage(f"it must have the tensors of {type(method).__name__}, as {', '.join(others[:3])}")
-    for name in tensors.keys() & state.keys():
-        new = state[name]
-        leaf = name.rpartition(".")[2]
-        grown = classes if leaf == "forgotten" or name in (getattr(method, "class_rows", None) or ()) else None
-        shape = tuple(size or grown for size in new.shape) if leaf != "forgotten" else (classes,)
-        _check(tensors, name, new.dtype, shape)
-        if leaf == "seen" and int(tensors[name]) != classes:
-            raise Damage(f"{name} must be the number of labels, {classes}")
-
-
-def _check(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype, shape: tuple[int | None, ...]) -> int:
-    """The first size of a tensor that has this shape (None: any size) and kind of numbers."""
-    tensor = tensors.get(name)
-    if tensor is None:
-        raise Damage(f"there is no {name}")
-    alike = dtype == tensor.dtype or (dtype.is_floating_point and tensor.dtype.is_floating_point)
-    sizes = tensor.shape
-    if not alike or len(sizes) != len(shape) or any(a not in (b, None) for a, b in zip(shape, sizes, strict=True)):
-        expected = ",".join("any" if size is None else str(size) for size in shape)
-        raise Damage(f"{name} must be {dtype} of shape [{expected}], got {tensor.dtype} {list(sizes)}")
-    return int(sizes[0]) if len(sizes) else 1

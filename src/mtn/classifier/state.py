@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtn.classifier.labels import Id, Label, LabelKind, kind_of, parse_label
+from mtn.classifier.labels import Id, Label, kind_of, parse_label
+from mtn.classifier.schema import LabelKind
 from mtn.errors import InputError, closest
 from mtn.memory import Memory
 from mtn.training import Learner

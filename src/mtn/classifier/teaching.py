@@ -1,6 +1,7 @@
 """A state of a classifier -> the next one. The given state stays as it is: what changes is changed on copies."""
 
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,9 +14,10 @@ from sklearn.utils import check_random_state
 
 from mtn import recipes
 from mtn.classifier import assessment
-from mtn.classifier.labels import Id, Label, LabelKind, check_labels
+from mtn.classifier.labels import Id, Label, check_labels
+from mtn.classifier.schema import LabelKind
 from mtn.classifier.state import ClassifierState
-from mtn.config import Config
+from mtn.config import Config, MethodOptions
 from mtn.errors import InputError
 from mtn.images import are_pixels
 from mtn.runtime.progress import Progress, bar, silent
@@ -95,6 +97,7 @@ def learn(
     with isolated_random_state(), shown_progress(progress) as report:
         # a learner that has learned nothing is in no other state
         learner = _copy_of(state.learner) if state.stops else state.learner
+        learner.limit_threads = True
         learner.learn_task(task, report)
         numbers = task.train.id.tolist()
         taught = replace(
@@ -112,8 +115,16 @@ def learn(
         )
         taught = assessment.calibrated(_without_leftovers(taught), task, false_alarms)
         estimated = assessment.estimated_accuracy(taught, task)
+    _warn_of_k(learner)
     entry = {"samples": len(X), "new_classes": task.new, "classes": known + task.new, "accuracy_before": accuracy}
     return replace(taught, history=(*state.history, entry | estimated))
+
+
+def _warn_of_k(learner: Learner) -> None:
+    """Say that k is capped; not of the usual k, which more lessons will soon fill."""
+    k, remembered = learner.config.method.k, len(learner.memory)
+    if learner.method.needs.neighbours and k > max(remembered, MethodOptions().k):
+        warnings.warn(f"k = {k}, but {remembered} exemplars are remembered: so many are looked up", stacklevel=5)
 
 
 def _copy_of(learner: Learner) -> Learner:

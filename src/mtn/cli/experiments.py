@@ -153,18 +153,24 @@ def reproduce(
     typer.echo(str(page))
 
 
-def recipes() -> None:
-    """List the recipes that come with the package, and the keys they are made of."""
-    from rich.console import Console
+def recipes(
+    keys: Annotated[
+        bool, typer.Option("--keys", help="List every key of a recipe, too, with the methods' own.")
+    ] = False,
+) -> None:
+    """List the recipes that come with the package."""
+    from mtn.storage.shipped import recipe_header, recipe_names
 
-    from mtn.recipes import keys, option_owners, recipe_header, recipe_names
+    names = recipe_names()
+    width = max(map(len, names))
+    for name in names:
+        typer.echo(f"{name.ljust(width)}  {recipe_header(name).splitlines()[0]}")
+    if keys:
+        from mtn import recipes
 
-    console = Console()
-    for name in recipe_names():
-        console.print(f"[bold]{name}[/]  {recipe_header(name).splitlines()[0]}", highlight=False, soft_wrap=True)
-    console.print("\nkeys: " + ", ".join(keys()), highlight=False)
-    for option, methods in option_owners().items():
-        console.print(f"method.{option}: an option of {', '.join(methods)}", highlight=False)
+        typer.echo(f"\nkeys: {', '.join(recipes.keys())}")
+        for option, methods in recipes.option_owners().items():
+            typer.echo(f"method.{option}: an option of {', '.join(methods)}")
 
 
 def _stem(name: str) -> str:

@@ -45,6 +45,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
+LIGHT = ("info", "recipes")
+"""Commands that do without torch."""
+
+
 class TorchCommand(TyperCommand):
     """A command that computes: torch is loaded when its arguments have been parsed, so that help is quick."""
 
@@ -63,7 +67,7 @@ class TorchCommand(TyperCommand):
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=mtn.__doc__)
 for name, command in COMMANDS.items():
-    app.command(name, cls=TyperCommand if name == "recipes" else TorchCommand)(command)
+    app.command(name, cls=TyperCommand if name in LIGHT else TorchCommand)(command)
 
 memory = typer.Typer(no_args_is_help=True, help="Where a model's exemplars are.")
 memory.command("move", cls=TorchCommand)(models.move)

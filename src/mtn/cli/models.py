@@ -69,16 +69,22 @@ def learn(
             raise InputError(f"--strict: {len(samples.skipped)} things in {data} cannot be used; {model} is as it was")
         classes = len(classifier.classes_) if classifier.__sklearn_is_fitted__() else 0
         classifier.progress = True
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True) as notes:
             # scikit-learn takes many classes of one sample each for a regression's targets
             warnings.filterwarnings("ignore", "The number of unique classes")
             classifier.partial_fit(samples)
         classifier.progress = False
         classifier.save(model)
+    for note in dict.fromkeys(str(warning.message) for warning in notes):
+        print_line(f"note: {note}", err=True)
     entry, seconds = classifier.history_[-1], time.perf_counter() - start
     print_line(f"{model}: {classes} -> {entry['classes']} classes, {len(samples)} samples, {seconds:.1f} s")
     if entry["accuracy_before"] is not None:
         print_line(f"accuracy on samples of known classes before learning: {percent(entry['accuracy_before'])}")
+    if entry["estimated_accuracy"] is not None:
+        of_new = entry["estimated_accuracy_new"] if classes else None
+        beside = "" if of_new is None else f", {percent(of_new)} on the new classes"
+        print_line(f"estimated accuracy now: {percent(entry['estimated_accuracy'])}{beside}")
 
 
 def new(
@@ -150,11 +156,10 @@ def move(
 
 
 def info(model: Model, as_json: AsJson = False) -> None:
-    """Say what a model knows, what it keeps, and how well it did so far."""
-    classifier = load_classifier(model)
-    if not classifier.__sklearn_is_fitted__():
-        raise InputError(f"{model} has been taught nothing yet{_made(classifier.source_)}: mtn learn {model} DATA")
-    facts = classifier.info()
+    """Say what a model knows, what it keeps, and how good it is after each lesson."""
+    from mtn.classifier.info import read_info
+
+    facts = read_info(model) or _load_info(model)
     if as_json:
         print_json(facts)
         return
@@ -169,11 +174,21 @@ def info(model: Model, as_json: AsJson = False) -> None:
     typer.echo()
     print_table(("class", "exemplars"), [(entry["label"], entry["exemplars"]) for entry in facts["classes"]])
     typer.echo()
+    shares = ("accuracy_before", "estimated_accuracy", "estimated_accuracy_new")
     rows = [
-        (number, call["samples"], call["new_classes"], call["classes"], percent(call["accuracy_before"]))
+        (number, call["samples"], call["new_classes"], call["classes"], *(percent(call.get(name)) for name in shares))
         for number, call in enumerate(facts["history"], 1)
     ]
-    print_table(("lesson", "samples", "new classes", "classes", "accuracy before"), rows)
+    header = ("lesson", "samples", "new classes", "classes", "accuracy before", "estimated after", "of new classes")
+    print_table(header, rows)
+
+
+def _load_info(model: Path) -> dict[str, Any]:
+    """What is told of a model by loading it: one that an early version saved."""
+    classifier = load_classifier(model)
+    if not classifier.__sklearn_is_fitted__():
+        raise InputError(f"{model} has been taught nothing yet{_made(classifier.source_)}: mtn learn {model} DATA")
+    return classifier.info()
 
 
 def export(model: Model, file: Annotated[Path, typer.Argument(metavar="FILE.onnx", help="The file to write.")]) -> None:

@@ -25,7 +25,7 @@ from mtn.memory import Memory
 from mtn.methods.analytic import SLDA
 from mtn.methods.base import Batch, Method, Needs, class_means, unit_rows
 from mtn.methods.mtn import MTN, TransformerOptions
-from mtn.neighbours import Neighbours, nearest
+from mtn.neighbours import Neighbours, capped, nearest
 from mtn.stream import Task
 
 DRAWN = 64
@@ -244,7 +244,8 @@ class Practical(Method):
         if not held.any():
             return
         samples = memory.samples().select(held.nonzero().squeeze(1)[:: -(-int(held.sum()) // MOST_HELD_OUT)])
-        neighbours = nearest(samples, memory.part(~held), self.options.k, self.weights.device)
+        others = memory.part(~held)
+        neighbours = nearest(samples, others, capped(self.options.k, others), self.weights.device)
         scores = [self.parts(samples.x(rows).to(self.weights), neighbours[rows]) for rows in samples.chunks()]
         self.weights = fit_weights(torch.cat(scores, dim=1), samples.y.to(self.weights.device))
 

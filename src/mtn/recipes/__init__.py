@@ -7,11 +7,9 @@ them. The shipped recipes lie beside this file.
 """
 
 import copy
-import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,8 +21,23 @@ from mtn.errors import InputError, closest
 from mtn.methods import METHODS, Method, find
 from mtn.protocols import STREAMS, find_stream
 from mtn.storage import files
+from mtn.storage.shipped import recipe_file, recipe_header, recipe_names
 
 S = TypeVar("S", bound=Section)
+
+__all__ = [
+    "PARAMETERS",
+    "assignment",
+    "classifier_config",
+    "comparison",
+    "keys",
+    "option_owners",
+    "parse",
+    "recipe",
+    "recipe_header",
+    "recipe_names",
+    "with_changes",
+]
 
 LARGEST_RECIPE = 1 << 20
 """Bytes of a recipe."""
@@ -88,17 +101,6 @@ PARAMETERS = {
 def classifier_config(changes: Mapping[str, Any], *, import_methods: bool = True) -> Config:
     """What MTNClassifier learns by: the defaults, what its method declares, and dotted keys changed."""
     return _layered({"stream": {"data": "none"}}, changes, "MTNClassifier", import_methods=import_methods)
-
-
-def recipe_names() -> list[str]:
-    """Every shipped recipe, as `mtn run` takes it."""
-    return sorted(_walk(_shipped(), ""))
-
-
-def recipe_header(name: str) -> str:
-    """The comment a shipped recipe opens with: what it is, its command, what to expect."""
-    lines = _shipped().joinpath(f"{name}.toml").read_text("utf-8").splitlines()
-    return "\n".join(line.lstrip("# ") for line in itertools.takewhile(lambda line: line.startswith("#"), lines))
 
 
 def parse(values: dict[str, Any], origin: str, *, import_methods: bool = True) -> Config:
@@ -256,18 +258,6 @@ def _section_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     return names
 
 
-def _shipped() -> Traversable:
-    return resources.files("mtn.recipes")
-
-
-def _walk(folder: Traversable, prefix: str) -> Iterable[str]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _walk(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".toml"):
-            yield prefix + entry.name.removesuffix(".toml")
-
-
 def _read(name: str) -> dict[str, Any]:
     if name.endswith(".toml"):
         path: Traversable = Path(name)
@@ -277,7 +267,7 @@ def _read(name: str) -> dict[str, Any]:
         known = recipe_names()
         if name not in known:
             raise InputError(f"no recipe {name!r}: {closest(name, known)} (a file of your own ends in .toml)")
-        path = _shipped().joinpath(f"{name}.toml")
+        path = recipe_file(name)
     try:
         if isinstance(path, Path):
             return tomllib.loads(_checked_keys(files.read_text(path, largest=LARGEST_RECIPE)))

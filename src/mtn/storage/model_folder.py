@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError
-from safetensors import torch as safetensors
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from mtn.errors import InputError
 from mtn.storage import files
+
+if TYPE_CHECKING:  # model.json alone is read without torch
+    from torch import Tensor
 
 FORMAT = 4
 TENSOR_FILE = re.compile(r"(weights|memory)-[0-9a-f]{16}\.safetensors")
@@ -29,7 +28,7 @@ CARD = "# A classifier "
 MOST_BYTES, MOST_VALUES = 2**29, 2**24
 """Of a model.json: so much is read into memory, and may take thirty times as much there."""
 
-Tensors = Mapping[str, Tensor]
+Tensors = Mapping[str, "Tensor"]
 
 _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
 """Folders whose lock this thread holds: it saves there without taking the lock again."""
@@ -73,7 +72,7 @@ def save_model_folder(folder: Path, facts: Mapping[str, Any], parts: Mapping[str
         _delete_leftovers(folder, index)
 
 
-def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, "Tensor"]]]:
     """The facts, and the tensors by file. An error names the file that is wrong."""
     facts = read_index(folder)
     return facts, {part: _read(folder / file["name"], file["sha256"]) for part, file in facts["files"].items()}
@@ -168,6 +167,8 @@ def _check_entries(path: Path, entries: Any) -> None:
 
 def _write(folder: Path, part: str, tensors: Tensors) -> dict[str, str]:
     """Write tensors into a file named after their checksum, unless it is there; its entry in model.json."""
+    from safetensors import torch as safetensors
+
     content: bytes = safetensors.save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()})
     digest = hashlib.sha256(content).hexdigest()
     path = folder / f"{part}-{digest[:16]}.safetensors"
@@ -176,8 +177,11 @@ def _write(folder: Path, part: str, tensors: Tensors) -> dict[str, str]:
     return {"name": path.name, "sha256": digest}
 
 
-def _read(path: Path, digest: str) -> dict[str, Tensor]:
+def _read(path: Path, digest: str) -> dict[str, "Tensor"]:
     """The tensors of a file that has this checksum."""
+    from safetensors import SafetensorError
+    from safetensors import torch as safetensors
+
     try:
         if not path.is_file():  # reading a pipe would not end
             raise InputError(f"{path} cannot be read: there is no such file")
