@@ -58,7 +58,7 @@ def configure(clusters: Path) -> Callable[..., Config]:
         values: dict[str, Any] = {
             "stream": {"data": str(clusters), "first": 6, "step": 2},
             "memory": {"total": 60},
-            "method": {"k": 5, "size": "small"},
+            "method": {"k": 5, "size": "small", "units": 64},
             "train": {"epochs": 3, "batch": 32, "replay": 8},
         }
         for name, change in sections.items():

@@ -18,6 +18,7 @@ from mtn.errors import InputError
 from mtn.experiments.run import run
 from mtn.memory import Memory
 from mtn.methods import METHODS
+from mtn.methods.analytic import Analytic
 from mtn.neighbours import nearest_within
 from mtn.recipes import recipe, with_changes
 from mtn.runtime import distributed
@@ -25,7 +26,7 @@ from mtn.stream import Task, split
 from mtn.training import Learner
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{name: {"method": {"name": name}} for name in METHODS},
+    **{name: {"method": {"name": name}} for name, method in METHODS.items() if not issubclass(method, Analytic)},
     "mtn nn": {"method": {"readout": "nn", "labels": True}},
     "mtn mix": {"method": {"readout": "mix"}},
     "mtn ccil": {"train": {"loss": "ccil"}},

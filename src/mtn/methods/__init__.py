@@ -2,19 +2,30 @@
 
 from mtn.config import Config
 from mtn.errors import InputError, closest
+from mtn.methods.anacp import AnaCP
 from mtn.methods.analytic import NCM, SLDA, RanPAC, Ridge
 from mtn.methods.base import Batch, LinearHead, Method, Needs, Stage, class_means
 from mtn.methods.baselines import ER, KNN, FineTune, GDumb, Joint
 from mtn.methods.bic import BiC
 from mtn.methods.ccil import CCIL, CCILSD
+from mtn.methods.eeil import EEIL
+from mtn.methods.fecam import FeCAM
+from mtn.methods.fetril import FeTrIL
+from mtn.methods.gem import AGEM, GEM
 from mtn.methods.icarl import ICaRL
+from mtn.methods.il2m import IL2M
 from mtn.methods.learned import Learned
 from mtn.methods.lucir import LUCIR, LUCIRBalanced, LUCIRFree
 from mtn.methods.lwf import LwF
+from mtn.methods.matching import NNN, Matching, QueryExpansion
 from mtn.methods.mtn import MTN, MTNUnlocked
 from mtn.methods.podnet import PODNet
 from mtn.methods.practical import Practical
+from mtn.methods.random_features import ACIL, KLDA, LoRanPAC, RanDumb
 from mtn.methods.ssil import SSIL
+from mtn.methods.tabr import TabR
+from mtn.methods.tip_adapter import TipAdapter
+from mtn.methods.wa import WA
 from mtn.storage.recorded import find_subclass
 
 METHODS: dict[str, type[Method]] = {
@@ -40,6 +51,23 @@ METHODS: dict[str, type[Method]] = {
     "finetune": FineTune,
     "joint": Joint,
     "practical": Practical,
+    "anacp": AnaCP,
+    "klda": KLDA,
+    "fecam": FeCAM,
+    "fetril": FeTrIL,
+    "loranpac": LoRanPAC,
+    "acil": ACIL,
+    "randumb": RanDumb,
+    "tip-adapter": TipAdapter,
+    "wa": WA,
+    "il2m": IL2M,
+    "eeil": EEIL,
+    "agem": AGEM,
+    "gem": GEM,
+    "matching": Matching,
+    "nnn": NNN,
+    "query-expansion": QueryExpansion,
+    "tabr": TabR,
 }
 
 __all__ = ["METHODS", "Batch", "LinearHead", "Method", "Needs", "Stage", "check", "class_means", "find", "make"]

@@ -34,7 +34,7 @@ class Analytic(Method):
     """Sum and number of each class's samples."""
 
     needs = Needs(memory="nothing", backbone="none")  # sums of features that changed since are of no use
-    class_rows = ("total", "count")
+    class_rows: ClassVar[tuple[str, ...]] = ("total", "count")
     total: Tensor
     count: Tensor
     solution: Tensor

@@ -44,6 +44,17 @@ class Correction(nn.Module):
         return torch.cat([z[:, :start], self.scale * z[:, start:] + self.shift], dim=1)
 
 
+def distilled_terms(z: Tensor, batch: Batch, task: Task) -> dict[str, Tensor]:
+    """(1 - lambda) CE + lambda distillation of all old classes together, lambda = n / (n + m); z: B,C logits."""
+    if batch.teacher_logits is None:
+        return {"classification": losses.cross_entropy(z, batch.y)}
+    old = task.old / (task.old + max(task.new, 1))  # a task without new classes counts as one with one
+    return {
+        "classification": (1 - old) * losses.cross_entropy(z, batch.y),
+        "distillation": old * losses.soft_cross_entropy(z[:, : task.old], batch.teacher_logits, TEMPERATURE),
+    }
+
+
 class BiC(LinearHead):
     """A linear head whose newest logits are corrected by a scale and a shift."""
 
@@ -83,14 +94,7 @@ class BiC(LinearHead):
         return corrected
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        z = batch.rowwise(super().scores)  # not corrected
-        if batch.teacher_logits is None:
-            return {"classification": losses.cross_entropy(z, batch.y)}
-        old = task.old / (task.old + max(task.new, 1))  # a task without new classes counts as one with one
-        return {
-            "classification": (1 - old) * losses.cross_entropy(z, batch.y),
-            "distillation": old * losses.soft_cross_entropy(z[:, : task.old], batch.teacher_logits, TEMPERATURE),
-        }
+        return distilled_terms(batch.rowwise(super().scores), batch, task)  # not corrected
 
     def correction_loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         with torch.no_grad():
