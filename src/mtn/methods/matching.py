@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtn.config import Config
+from mtn.evidence import VOTES
 from mtn.losses import cross_entropy
 from mtn.methods.base import Batch, Method, Needs
 from mtn.model import VOTE_FLOOR, MemoryTransformer, NeighbourVote, vote
@@ -50,6 +51,9 @@ class Matching(Method):
         assert neighbours is not None
         votes: Tensor = self.vote(self.embedded(x, neighbours), neighbours, int(self.seen))
         return votes
+
+    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        return {VOTES: self.scores(x, neighbours)}
 
 
 class NNN(Matching):
@@ -100,3 +104,6 @@ class QueryExpansion(Method):
         tokens = torch.cat([self.expanded(x, neighbours)[:, None], neighbours.x], dim=1)
         votes: Tensor = self.vote(tokens, neighbours, int(self.seen))
         return votes
+
+    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        return {VOTES: self.scores(x, neighbours)}

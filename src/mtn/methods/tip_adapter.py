@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mtn.config import MethodOptions
+from mtn.evidence import PROTOTYPE, VOTES
 from mtn.methods.analytic import NCM
 from mtn.methods.base import Needs
 from mtn.model import vote
@@ -38,7 +39,12 @@ class TipAdapter(NCM):
     needs = Needs(neighbours=True, backbone="none")
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
+        means, cache = self.shares(x, neighbours).values()
+        return means + cache
+
+    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        """Of the class means and of the cache."""
         assert neighbours is not None
         weights = (self.options.beta * (neighbours.similarity - 1)).exp() * neighbours.mask
-        cache: Tensor = self.options.alpha * vote(weights, neighbours.y, int(self.seen))
-        return SCALE * super().scores(x, None) + cache
+        cache = self.options.alpha * vote(weights, neighbours.y, int(self.seen))
+        return {PROTOTYPE: SCALE * super().scores(x, None), VOTES: cache}
