@@ -94,6 +94,7 @@ def test_the_commands_show_sentences_and_no_terminal_codes(call, tmp_path: Path)
     (answer,) = map(json.loads, call("explain", "model", "dim the lamp", "--json")[1].splitlines())
     assert answer["text"] == answer["neighbours"][0]["text"] == "dim the lamp"
     assert sum(answer["shares"].values()) == pytest.approx(answer["score"], abs=1e-5)
+    assert call("explain", "model", " ")[2] == "error: INPUT must not be empty\n"
     call("forget", "model", "light")
     assert not any(text.encode() in content(tmp_path / "model") for text in SENTENCES[:6])
     assert call("learn", "bare", "table.csv", "--no-keep-text", *quick)[0] == 0

@@ -101,6 +101,8 @@ class Reader:
 
         Each has an id: its own, its path, or file:row.
         """
+        if not str(query).strip():
+            raise InputError("INPUT must not be empty")
         if self.kind == "text" and isinstance(query, str):
             if is_sentence(query):
                 return self.encode_sentences([query], [query], progress)

@@ -48,7 +48,7 @@ class Near(BaseModel):
 class Reason(BaseModel):
     """`shares` of the parts of the method sum to `score`, `margins` to its lead on `runner_up`.
 
-    `agreement` is a sentence where most neighbours are of another class than `label`; then `own` are the further
+    `agreement` is a sentence where more neighbours are of another class than of `label`; then `own` are the further
     remembered examples of `label`, nearest first. `text` is the query, if it is a sentence.
     """
 
