@@ -229,6 +229,25 @@ def test_the_vectors_of_names_are_the_library_s_and_answer_before_anything_is_ta
         classifier.nearest_names(PICTURES, [])
 
 
+def test_the_command_names_what_a_new_model_has_not_been_taught(
+    models: Path, tokenizer: Any, tmp_path: Path, call
+) -> None:
+    folder = copy(models / "clip-whole", tmp_path / "clip")
+    tokenizer.save_pretrained(folder)
+    (tmp_path / "pictures").mkdir()
+    for number, picture in enumerate(PICTURES[:2]):
+        picture.save(tmp_path / "pictures" / f"{number}.png")
+    (tmp_path / "names.txt").write_text("red fox\n\nteapot\n")
+    assert call("new", "model", "--encoder", str(folder))[0] == 0
+    asked = ("predict", "model", "pictures", "--encoder", str(folder))
+    assert call(*asked)[2] == "error: the model has been taught nothing yet: mtn learn MODEL DATA\n"
+    code, out, _ = call(*asked, "--names", "names.txt", "--json")
+    answers = [json.loads(line) for line in out.splitlines()]
+    expected = MTNClassifier(encoder=str(folder)).nearest_names(PICTURES[:2], ["red fox", "teapot"]).tolist()
+    assert code == 0 and [answer["label"] for answer in answers] == expected and answers[0]["novelty"] is None
+    assert "exclude each other" in call(*asked, "--names", "names.txt", "--unknown", "?")[2]
+
+
 def test_an_encoder_of_images_alone_knows_no_names(models: Path) -> None:
     for name in ("clip", "vit"):  # the first is CLIP's part for images alone
         with refused("this encoder knows no texts beside images"):

@@ -62,6 +62,10 @@ def predict(
     unknown: Annotated[
         str | None, typer.Option(metavar="LABEL", help="Answer this where an input is unlike every known class.")
     ] = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The same, but the nearest name of this file, one a line; for CLIP, SigLIP."),
+    ] = None,
     text: TextColumn = None,
     label: LabelColumn = None,
     encoder: Encoder = None,
@@ -72,18 +76,19 @@ def predict(
 
     Where the inputs have labels of their own, it says how many answers are right.
     """
-    from mtn.classifier.labels import convert_label
-
     _check_suffix("--output", output, ANSWERS)
+    if unknown is not None and names is not None:
+        raise InputError("--unknown and --names exclude each other")
     provide_encoder(encoder, yes)
     classifier = load_classifier(model, encoder, milvus)
+    if names is None:
+        _require_taught(classifier)
     queries = _read_queries(classifier, asked, text, label)
-    # of the model's type if it can be, so that answers have one type
-    stand_in = None if unknown is None else convert_label(unknown, classifier.state_.label_kind)
-    labels = classifier.predict(queries.x, stand_in).tolist()
-    probabilities, novelty = classifier.assess(queries.x)
-    answers = _with_own_columns(queries, labels, probabilities.max(1).tolist(), novelty.tolist())
-    summary = None if queries.labels is None else _count_right(classifier, queries.labels.tolist(), labels)
+    answers = _answers(classifier, queries, unknown, names)
+    labels = [answer["label"] for answer in answers]
+    summary = None
+    if queries.labels is not None and classifier.__sklearn_is_fitted__():
+        summary = _count_right(classifier, queries.labels.tolist(), labels)
     if output is not None:
         write_records(output, answers)
         print_line(f"{output}: {len(answers)} answers")
@@ -96,14 +101,32 @@ def predict(
         print_line(summary, err=as_json and output is None)
 
 
-def _with_own_columns(
-    queries: "Inputs", labels: list[Any], probabilities: list[float], novelty: list[float]
+def _answers(
+    classifier: "MTNClassifier", queries: "Inputs", unknown: str | None, names: Path | None
 ) -> list[dict[str, Any]]:
-    """A record of each answer, with the sentence and the label that the input came with, if it did."""
+    """A record of each answer, with the sentence and the label that the input came with, if it did.
+
+    With names a model may have been taught nothing: it has no probability and no novelty to tell then.
+    """
+    from mtn.classifier.labels import convert_label
+    from mtn.data.reader import number_lines, read_text
+
     columns: dict[str, Sequence[Any]] = {"input": queries.ids or ()}
     if queries.texts is not None:
         columns["text"] = queries.texts
-    columns |= {"label": labels, "probability": probabilities, "novelty": novelty}
+    stand_in: Any = None
+    if names is not None:
+        lines = number_lines(read_text(names), str(names))[1]
+        stand_in = classifier.nearest_names(queries.x, [line.strip() for line in lines])
+    if not classifier.__sklearn_is_fitted__():
+        nothing = [None] * len(queries)
+        columns |= {"label": stand_in.tolist(), "probability": nothing, "novelty": nothing}
+    else:
+        if unknown is not None:  # of the model's type if it can be, so that answers have one type
+            stand_in = convert_label(unknown, classifier.state_.label_kind)
+        probabilities, novelty = classifier.assess(queries.x)
+        columns["label"] = classifier.predict(queries.x, stand_in).tolist()
+        columns |= {"probability": probabilities.max(1).tolist(), "novelty": novelty.tolist()}
     if queries.labels is not None:
         columns["true_label"] = queries.labels.tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -112,8 +135,10 @@ def _with_own_columns(
 def _print_answers(answers: Sequence[dict[str, Any]]) -> None:
     """A table; sentences that are their own names are shown once, long ones are cut."""
     columns = [name for name in answers[0] if name != "text" or any(one["text"] != one["input"] for one in answers)]
+    numbers = {"probability", "novelty"}
     rows = [
-        [f"{one[name]:.3f}" if name in ("probability", "novelty") else one[name] for name in columns] for one in answers
+        [f"{one[name]:.3f}" if name in numbers and one[name] is not None else one[name] for name in columns]
+        for one in answers
     ]
     for row in rows:
         for position in (columns.index(name) for name in ("input", "text") if name in columns):
@@ -151,6 +176,7 @@ def explain(
     _check_suffix("--out", out, FIGURES)
     provide_encoder(encoder, yes)
     classifier = load_classifier(model, encoder, milvus)
+    _require_taught(classifier)
     queries = _read_queries(classifier, asked, text)
     if out is not None and len(queries) > DRAWN:
         raise InputError(f"--out takes at most {DRAWN} inputs, got {len(queries)}")
@@ -247,7 +273,6 @@ def _read_queries(
     from mtn.data.inputs import Inputs
     from mtn.data.table_files import Columns
 
-    _require_taught(classifier)
     if not asked and sys.stdin.isatty():
         raise InputError("INPUT is missing: name a file or a folder, or give sentences on standard input")
     reader, columns = classifier.reader(), Columns(text, label)

@@ -263,7 +263,7 @@ def _list_queries(source: DataSource, progress: Progress) -> Listing:
     if source.format is Format.IMAGE:
         return _unlabelled([str(path)], [File(str(path))])
     if source.format is Format.TEXT:
-        ids, lines = number_lines(_read_text(path), str(path))
+        ids, lines = number_lines(read_text(path), str(path))
         if not lines:
             raise InputError(f"{path} holds no sentences")
         return _unlabelled(ids, [Sentence(line) for line in lines], "text")
@@ -300,7 +300,8 @@ def _unlabelled(ids: list[str], locations: Sequence[ItemLocation], kind: Literal
     return Listing(ids, empty, empty, locations, kind)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A text of the user's in UTF-8."""
     try:
         return files.read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
