@@ -1,68 +1,150 @@
-"""How well queries of no known class are told apart, and how far probabilities can be believed.
+"""How well queries of no known class are told apart, how far probabilities and the estimated accuracy can be believed.
 
-python scripts/unknown.py clinc150_minilm.npz [--split test] [--seeds 0,1,2]
+python scripts/unknown.py clinc150_minilm.npz flowers102_mbv2.npz glyphs-200 omniglot [--out cells.jsonl] [--fast]
 
-The file has x_train, y_train, x_val, x_test, y_val, y_test, and queries of no class in x_oos_val, x_oos_test. Half the
-classes are learned first, the rest in five calls, with 10 exemplars a class.
+Of each data set the first fifth of the classes (order 1993 + seed) is never taught: near unknowns. Far unknowns are
+x_oos_test of the file where there is one, or else the queries of the other data set whose vectors are as long, or else
+queries whose components are shuffled among them. Two streams each. Blocks: half of the classes, then the rest in five
+lessons. One by one: all but 18 classes, then these. Every third class after the first lesson has 5 to 10 samples.
+`--fast` trains the network for one step: what is called unknown does not depend on it, accuracy and calibration do.
+Cells that `--out` has are not measured again.
 """
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from mtn import MTNClassifier
+from mtn import MTNClassifier, recipe
+from mtn.data import load_data
 from mtn.experiments.metrics import calibration_error
+from mtn.samples import Samples
+
+FAST = {"train.epochs": 1, "train.min_steps": 1}
+ALONE = 18
+"""Classes that are taught one by one."""
 
 
-def train(data: dict[str, np.ndarray], seed: int) -> MTNClassifier:
-    """A classifier that was given half of the classes first, the rest in five calls."""
-    classes = np.random.RandomState(1993).permutation(np.unique(data["y_train"]))
-    classifier = MTNClassifier(memory=10 * len(classes), random_state=seed)
-    first, *rest = np.array_split(classes, 2)
-    for group in (first, *np.array_split(rest[0], 5)):
-        rows = np.isin(data["y_train"], group)
-        classifier.partial_fit(data["x_train"][rows].astype(np.float32), data["y_train"][rows])
-    return classifier
+@dataclass(frozen=True)
+class DataSet:
+    """Training and evaluation samples of all classes, and queries of none if the file has some."""
+
+    train: tuple[np.ndarray, np.ndarray]
+    queries: tuple[np.ndarray, np.ndarray]
+    strange: np.ndarray | None
+
+    @staticmethod
+    def read(source: str, split: str) -> "DataSet":
+        train, queries = load_data(recipe("practical", [f'stream.data="{source}"'])).split(split)
+        strange = None
+        if source.endswith(".npz"):
+            found = np.load(source, allow_pickle=False)
+            strange = found.get(f"x_oos_{'test' if split == 'test' else 'val'}")
+        return DataSet(_arrays(train), _arrays(queries), None if strange is None else strange.astype(np.float32))
+
+    def far(self, others: list["DataSet"]) -> np.ndarray:
+        """Queries that are of no class of this data set."""
+        x = self.queries[0]
+        alike = [other.queries[0] for other in others if other is not self and other.queries[0].shape[1] == x.shape[1]]
+        if self.strange is not None:
+            return self.strange
+        return alike[0] if alike else np.random.default_rng(0).permuted(x, axis=0)
 
 
-def measure(classifier: MTNClassifier, known: np.ndarray, y: np.ndarray, unknown: np.ndarray) -> dict[str, float]:
-    """Per cent: AUROC and recall of unknown queries by three scores, accuracy and calibration error on known ones."""
-    scores: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-        "novelty": classifier.novelty,
-        "max-softmax": lambda x: 1 - classifier.predict_proba(x).max(1),
-        "k-NN distance": lambda x: classifier.kneighbors(x)[0].mean(1),
-    }
-    metrics = {}
-    is_unknown = np.r_[np.zeros(len(known)), np.ones(len(unknown))]
-    for name, score in scores.items():
-        of_known, of_unknown = score(known), score(unknown)
-        metrics[f"{name}: AUROC"] = 100 * roc_auc_score(is_unknown, np.r_[of_known, of_unknown])
-        metrics[f"{name}: found at 5 % false alarms"] = 100 * float((of_unknown > np.quantile(of_known, 0.95)).mean())
-    threshold = classifier.threshold_
-    metrics["own threshold: false alarms"] = 100 * float((classifier.novelty(known) > threshold).mean())
-    metrics["own threshold: found"] = 100 * float((classifier.novelty(unknown) > threshold).mean())
-    probabilities = classifier.predict_proba(known)
-    correct = classifier.classes_[probabilities.argmax(1)] == y
-    metrics["accuracy"] = 100 * float(correct.mean())
-    metrics["calibration error"] = 100 * calibration_error(probabilities.max(1), correct)
-    return metrics
+def _arrays(samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+    return samples.x().numpy(), samples.y.numpy()
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Lessons as rows of the training samples; classes that few samples were taught of, and that none was."""
+
+    lessons: list[np.ndarray]
+    known: np.ndarray
+    small: np.ndarray
+    near: np.ndarray
+
+    @staticmethod
+    def of(y: np.ndarray, kind: str, seed: int) -> "Stream":
+        order, random = np.random.RandomState(1993 + seed).permutation(np.unique(y)), np.random.default_rng(seed)
+        near, known = np.split(order, [len(order) // 5])
+        first, later = np.split(known, [len(known) // 2 if kind == "blocks" else len(known) - ALONE])
+        sizes = {label: 5 + number % 6 for number, label in enumerate(later[::3])}
+        groups = [first, *(np.array_split(later, 5) if kind == "blocks" else later[:, None])]
+        rows = [[random.permutation(np.flatnonzero(y == c))[: sizes.get(c)] for c in group] for group in groups]
+        return Stream([np.concatenate(lesson) for lesson in rows], known, np.array(list(sizes)), near)
+
+
+def measure(data: DataSet, far: np.ndarray, kind: str, seed: int, fast: bool) -> dict[str, float]:
+    """Per cent. What a fast run cannot tell is left out."""
+    (x, y), (queries, truth) = data.train, data.queries
+    stream = Stream.of(y, kind, seed)
+    classifier = MTNClassifier(random_state=seed, settings=FAST if fast else None)
+    errors: list[list[float]] = [[], []]
+    for lesson in stream.lessons:
+        classifier.partial_fit(x[lesson], y[lesson])
+        if not fast:
+            for position, error in enumerate(_errors(classifier, queries, truth, np.unique(y[lesson]))):
+                errors[position] += [] if error is None else [error]
+    known, small = np.isin(truth, stream.known), np.isin(truth[np.isin(truth, stream.known)], stream.small)
+    probabilities, novelty = classifier.assess(queries[known])
+    near, strange = classifier.novelty(queries[np.isin(truth, stream.near)]), classifier.novelty(far)
+    found: dict[str, float] = {"false alarms": (novelty > classifier.threshold_).mean()}
+    found["false alarms, 5 to 10 samples"] = (novelty[small] > classifier.threshold_).mean()
+    for name, values in (("near", near), ("far", strange)):
+        unknown = np.r_[np.zeros(len(novelty)), np.ones(len(values))]
+        found[f"{name} found"] = (values > classifier.threshold_).mean()
+        found[f"{name} AUROC"] = roc_auc_score(unknown, np.r_[novelty, values])
+    if not fast:
+        correct = classifier.classes_[probabilities.argmax(1)] == truth[known]
+        found |= {"accuracy": correct.mean(), "calibration error": calibration_error(probabilities.max(1), correct)}
+        found |= {"estimate": np.mean(errors[0]), "estimate, new classes": np.mean(errors[1])}
+        found |= {"|estimate|": np.abs(errors[0]).mean(), "|estimate|, new classes": np.abs(errors[1]).mean()}
+    return {name: 100 * float(value) for name, value in found.items()}
+
+
+def _errors(
+    classifier: MTNClassifier, queries: np.ndarray, truth: np.ndarray, new: np.ndarray
+) -> Iterator[float | None]:
+    """Estimated less true accuracy after a lesson, over all classes and over the new ones."""
+    known = np.isin(truth, classifier.classes_)
+    right, entry = classifier.predict(queries[known]) == truth[known], classifier.history_[-1]
+    for key, rows in (("estimated_accuracy", slice(None)), ("estimated_accuracy_new", np.isin(truth[known], new))):
+        yield None if entry[key] is None else entry[key] - right[rows].mean()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data")
-    parser.add_argument("--split", choices=("val", "test"), default="test")
+    parser.add_argument("data", nargs="+")
+    parser.add_argument("--split", choices=("validation", "test"), default="test")
+    parser.add_argument("--streams", default="blocks,one by one")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    data, split = dict(np.load(arguments.data, allow_pickle=False)), arguments.split
-    known, y = data[f"x_{split}"].astype(np.float32), data[f"y_{split}"]
-    unknown = data[f"x_oos_{split}"].astype(np.float32)
-    runs = [measure(train(data, int(seed)), known, y, unknown) for seed in arguments.seeds.split(",")]
-    for name in runs[0]:
-        values = [run[name] for run in runs]
-        print(f"{name}: {np.mean(values):.1f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.1f}")
+    lines = arguments.out.read_text("utf-8").splitlines() if arguments.out and arguments.out.exists() else []
+    cells = {tuple(cell["cell"]): cell["found"] for cell in map(json.loads, lines)}
+    sets = {source: DataSet.read(source, arguments.split) for source in arguments.data}
+    for seed in map(int, arguments.seeds.split(",")):
+        for kind in arguments.streams.split(","):
+            for source, data in sets.items():
+                cell = (source, kind, seed, arguments.fast)
+                if cell not in cells:
+                    cells[cell] = measure(data, data.far(list(sets.values())), kind, seed, arguments.fast)
+                    if arguments.out:
+                        with arguments.out.open("a", encoding="utf-8") as file:
+                            file.write(json.dumps({"cell": cell, "found": cells[cell]}) + "\n")
+    for source in sets:
+        for kind in arguments.streams.split(","):
+            runs = [found for (name, stream, _, _), found in cells.items() if (name, stream) == (source, kind)]
+            print(f"{source}, {kind}, {len(runs)} runs")
+            for name in dict.fromkeys(key for run in runs for key in run):
+                values = [run[name] for run in runs if name in run]
+                print(f"  {name}: {np.mean(values):.1f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.1f}")
 
 
 if __name__ == "__main__":

@@ -3,17 +3,21 @@
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from mtn import calibration
 from mtn.classifier import queries
 from mtn.classifier.state import ESTIMATES, UNIT, ClassifierState
+from mtn.memory import quotas
 from mtn.runtime import rng
-from mtn.samples import Samples
+from mtn.samples import Samples, rank_within_class
 from mtn.stream import Task
 
 MOST_ASSESSED, FEWEST_ASSESSED = 1000, 100
 """Samples that calibration and estimates look at, at the most: the cost of a lesson stays bounded. Beyond 16 000
 classes they are fewer, but no fewer than the second number."""
+PRIOR_SAMPLES = 200
+"""Held-out exemplars that count as much as the prior of the estimated accuracy."""
 
 
 def accuracy_before(state: ClassifierState, task: Task) -> float | None:
@@ -27,50 +31,117 @@ def accuracy_before(state: ClassifierState, task: Task) -> float | None:
 
 
 def calibrated(state: ClassifierState, task: Task, false_alarms: float) -> ClassifierState:
-    """With temperature and threshold, fitted on exemplars held out of training, or on all if the method holds none."""
-    learner = state.learner
-    known = learner.memory.samples()
-    if learner.past:
-        known = Samples.join(learner.past)
-    elif len(known):
-        held = learner.method.held_out(task, learner.memory)
-        known = known.select(held) if held.any() else known
-    state = replace(state, temperature=1.0, threshold=None, usual=UNIT)
+    """With temperature and threshold, fitted on what is remembered."""
+    state = replace(state, temperature=1.0, threshold=None, usual=UNIT, class_distance=None)
+    known = Samples.join(state.learner.past) if state.learner.past else state.memory.samples()
     if not len(known):
         return state
+    return _with_threshold(_with_temperature(state, task, known), known, false_alarms)
+
+
+def _with_temperature(state: ClassifierState, task: Task, known: Samples) -> ClassifierState:
+    """On exemplars held out of training, or on all that is known if the method holds none."""
+    learner, present = state.learner, (~torch.tensor([name is None for name in state.names])).nonzero().squeeze(1)
+    if len(present) < 2:
+        return state
+    if not learner.past:
+        held = learner.method.held_out(task, learner.memory)
+        known = known.select(held) if held.any() else known
     known = _assessed(state, known, len(state.names))
-    retrieval = queries.neighbours(state, known, wanted=True)
-    z = queries.scores_by_arrival(state, known, retrieval)
-    present = [index for index, name in enumerate(state.names) if name is not None]
-    if len(present) > 1:
-        position = torch.full((len(state.names),), -1)
-        position[present] = torch.arange(len(present))
-        state = replace(state, temperature=calibration.temperature(z[:, present], position[known.y]))
-    z = z.index_select(1, state.columns)
-    state = replace(state, usual=calibration.usual(queries.oddness(z, retrieval)))
-    return replace(state, threshold=calibration.threshold(queries.novelty(state, z, retrieval), false_alarms))
+    position = torch.full((len(state.names),), -1)
+    position[present] = torch.arange(len(present))
+    z = _left_out_scores(state, known)
+    return replace(state, temperature=calibration.temperature(z[:, present], position[known.y]))
+
+
+def _with_threshold(state: ClassifierState, known: Samples, false_alarms: float) -> ClassifierState:
+    """On samples of all classes, as many of each as can be, that each leave themselves out."""
+    known = _of_each_class(state, _with_others(state, known))
+    if not len(known):
+        return state
+    signs, near = queries.novelty_signs(state, known, queries.neighbours(state, known, wanted=True), left_out=True)
+    offsets, own = calibration.class_offsets(signs[:, 1], known.y, len(state.names))
+    signs[:, 1] -= own.where(near == known.y, offsets[near])
+    usual = calibration.usual(signs)
+    novelty = calibration.novelty(signs, usual, calibration.SIGN_WEIGHTS)
+    threshold = calibration.threshold(novelty.numpy(), false_alarms)
+    return replace(state, usual=usual, class_distance=offsets, threshold=threshold)
 
 
 def estimated_accuracy(state: ClassifierState, task: Task) -> dict[str, float | None]:
-    """The accuracy to expect over all classes and over the new ones, from exemplars that were not trained on.
+    """The accuracy to expect over all classes and over the new ones, each class counting the same.
 
-    None where there are none: a network answers rightly what it was trained on.
+    That of the nearest Gaussian is known of every exemplar, which leaves itself out. By how much the method's differs
+    is known of exemplars that were not trained on, and is taken with a prior of no difference. None where there are
+    none of them: a network answers rightly what it was trained on.
     """
-    method, memory = state.learner.method, state.memory
-    unseen = method.held_out(task, memory) if method.stages(task) else torch.ones(len(memory), dtype=torch.bool)
-    if not unseen.any():
+    method, exemplars = state.learner.method, state.memory.samples()
+    unseen = method.held_out(task, state.memory) if method.stages(task) else torch.ones(len(exemplars)).bool()
+    held = _with_others(state, exemplars.select(unseen)) if unseen.any() else exemplars.select(unseen)
+    if not len(held):
         return dict.fromkeys(ESTIMATES)
-    samples = _assessed(state, memory.samples().select(unseen), len(state.names))
-    z = queries.scores_by_arrival(state, samples, queries.neighbours(state, samples))
-    right = (z.argmax(1) == samples.y).double()
-    new = right[samples.y >= task.old]
-    return dict(zip(ESTIMATES, (float(right.mean()), float(new.mean()) if len(new) else None), strict=True))
+    held = _assessed(state, held, len(state.names))
+    right = (_left_out_scores(state, held).argmax(1) == held.y).double()
+    difference = float((right - _nearest_is_own(state, held)).sum()) / (len(held) + PRIOR_SAMPLES)
+    taught = exemplars if method.class_sums() is None else task.train  # what the Gaussians of new classes are of
+    old, new = exemplars.select(exemplars.y < task.old), taught.select(taught.y >= task.old)
+    shares = [_class_shares(state, _with_others(state, samples)) for samples in (old, new)]
+    found = [torch.cat(shares), shares[1]]
+    values = [min(max(float(part.mean()) + difference, 0.0), 1.0) if len(part) else None for part in found]
+    return dict(zip(ESTIMATES, values, strict=True))
+
+
+def _with_others(state: ClassifierState, samples: Samples) -> Samples:
+    """Those that are not the only sample of their class, which without it is not known."""
+    return samples.select(queries.gaussians(state).counts[samples.y] > 1)
+
+
+def _class_shares(state: ClassifierState, samples: Samples) -> Tensor:
+    """Of each class that there are samples of, the share whose nearest Gaussian is its own."""
+    if not len(samples):
+        return torch.zeros(0, dtype=torch.float64)
+    samples = _of_each_class(state, samples)
+    right, counts = _nearest_is_own(state, samples), torch.bincount(samples.y)
+    shares = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, samples.y, right) / counts.clamp(min=1)
+    return shares[counts > 0]
+
+
+def _nearest_is_own(state: ClassifierState, samples: Samples) -> Tensor:
+    _, near = queries.novelty_signs(state, samples, None, left_out=True)
+    return (near == samples.y).double()
+
+
+@torch.no_grad()
+def _left_out_scores(state: ClassifierState, samples: Samples) -> Tensor:
+    """N,C by arrival, of exemplars that were held out."""
+    method, retrieval = state.learner.method, queries.neighbours(state, samples)
+    chunks = [
+        method.left_out_scores(
+            samples.x(rows).to(state.device),
+            samples.y[rows].to(state.device),
+            None if retrieval is None else retrieval[rows],
+        )
+        for rows in samples.chunks()
+    ]
+    z = torch.cat([chunk.cpu() for chunk in chunks])
+    z[:, state.forgotten] = -torch.inf
+    return z
+
+
+def _of_each_class(state: ClassifierState, samples: Samples) -> Samples:
+    """A selection of bounded size, as many of each class as there can be."""
+    quota = quotas(torch.bincount(samples.y), _most(len(state.names)))
+    return samples.select(rank_within_class(samples.y) < quota[samples.y])
 
 
 def _assessed(state: ClassifierState, samples: Samples, classes: int) -> Samples:
     """A random selection of bounded size, the same at every call."""
-    most = min(MOST_ASSESSED, max(FEWEST_ASSESSED, queries.MAX_SCORES // 4 // classes))
+    most = _most(classes)
     if len(samples) <= most:
         return samples
     drawn = torch.randperm(len(samples), generator=rng.generator(state.learner.config.seed, "held out"))
     return samples.select(drawn[:most].sort().values)
+
+
+def _most(classes: int) -> int:
+    return min(MOST_ASSESSED, max(FEWEST_ASSESSED, queries.MAX_SCORES // 4 // classes))

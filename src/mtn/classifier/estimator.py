@@ -338,7 +338,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[m
         samples = self._validate(state, X)
         retrieval = queries.neighbours(state, samples, wanted=True)
         z = queries.scores(state, samples, retrieval)
-        return queries.probabilities(state, z), queries.novelty(state, z, retrieval)
+        return queries.probabilities(state, z), queries.novelty(state, samples, z, retrieval)
 
     def kneighbors(
         self, X: Any, n_neighbors: int | None = None, return_distance: bool = True

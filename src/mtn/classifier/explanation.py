@@ -22,7 +22,7 @@ def explain(state: ClassifierState, samples: Samples, texts: Sequence[str] | Non
     z = queries.scores(state, samples, retrieval)
     best = z.sort(dim=1, descending=True, stable=True).indices[:, :2]  # N,2; N,1 where there is one class
     probability = queries.probabilities(state, z).max(1).tolist()
-    novelty, classes = queries.novelty(state, z, retrieval).tolist(), state.classes().tolist()
+    novelty, classes = queries.novelty(state, samples, z, retrieval).tolist(), state.classes().tolist()
     parts = _parts(state, samples, retrieval, state.columns[best])
     near = _neighbours(state, samples, retrieval)
     answers = []

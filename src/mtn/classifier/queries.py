@@ -140,15 +140,55 @@ def probabilities(state: ClassifierState, z: Tensor) -> np.ndarray:
     return calibration.probabilities(z, state.temperature).numpy()
 
 
-def oddness(z: Tensor, retrieval: Retrieval | None) -> Tensor:
-    """N,2: the two signs of novelty."""
-    similarity = torch.zeros(len(z), 0) if retrieval is None else retrieval.similarity.cpu()
-    return calibration.oddness(z, similarity)
+def novelty(state: ClassifierState, samples: Samples, z: Tensor, retrieval: Retrieval | None) -> np.ndarray:
+    """N: the higher, the less a query is like any known class. z are its scores, N,C."""
+    if state.class_distance is None:  # nothing is remembered, or it was calibrated by version 0.1
+        similarity = torch.zeros(len(z), 0) if retrieval is None else retrieval.similarity.cpu()
+        return calibration.novelty(calibration.oddness(z, similarity), state.usual).numpy()
+    signs, near = novelty_signs(state, samples, retrieval)
+    signs[:, 1] -= state.class_distance[near]
+    return calibration.novelty(signs, state.usual, calibration.SIGN_WEIGHTS).numpy()
 
 
-def novelty(state: ClassifierState, z: Tensor, retrieval: Retrieval | None) -> np.ndarray:
-    """N: the higher, the less a query is like any known class."""
-    return calibration.novelty(oddness(z, retrieval), state.usual).numpy()
+def novelty_signs(
+    state: ClassifierState, samples: Samples, retrieval: Retrieval | None, *, left_out: bool = False
+) -> tuple[Tensor, Tensor]:
+    """N,2: relative distance to the nearest class, distance to the nearest exemplars; and N: that class.
+
+    `left_out`: the samples are of those that the classes are known by, and each leaves itself out.
+    """
+    known, rows = gaussians(state), _padded(len(samples), SCORE_MULTIPLE)
+    enough = samples.select(rows)
+    parts = [known.relative(enough.x(c).double(), enough.y[c] if left_out else None) for c in enough.chunks()]
+    relative, near = (torch.cat(part)[: len(samples)] for part in zip(*parts, strict=True))
+    far = torch.zeros_like(relative)
+    if retrieval is not None:
+        far = calibration.nearest_distance(retrieval.similarity.cpu(), retrieval.index.cpu() >= 0)
+    return torch.stack([relative, far], dim=1), near
+
+
+def gaussians(state: ClassifierState) -> calibration.Gaussians:
+    """The classes as Gaussians: of the method's sums over all samples, or else of what is remembered. Computed once."""
+    with _PREPARING:
+        if not state.derived:
+            state.derived.append(calibration.Gaussians.of(*_class_sums(state)))
+        return state.derived[0]
+
+
+def _class_sums(state: ClassifierState) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over samples: of x (C,D) and 1 (C) by class, of x x^T (D,D)."""
+    learner = state.learner
+    sums = learner.method.class_sums()
+    if sums is not None:
+        return sums
+    samples = Samples.join(learner.past) if learner.past else learner.memory.samples()
+    total = torch.zeros(len(state.names), state.feature_count, dtype=torch.float64)
+    gram = torch.zeros(state.feature_count, state.feature_count, dtype=torch.float64)
+    for rows in samples.chunks():
+        x = samples.x(rows).double()
+        total.index_add_(0, samples.y[rows], x)
+        gram += x.T @ x
+    return total, torch.bincount(samples.y, minlength=len(total)).double(), gram
 
 
 def predict(state: ClassifierState, samples: Samples, unknown: Any = None) -> np.ndarray:
@@ -160,13 +200,13 @@ def predict(state: ClassifierState, samples: Samples, unknown: Any = None) -> np
         z = scores(state, portion, retrieval)
         best.append(z.argmax(1).numpy())
         if unknown is not None:
-            new.append(novelty(state, z, retrieval))
+            new.append(novelty(state, portion, z, retrieval))
     labels: np.ndarray = state.classes()[np.concatenate(best)]
     if unknown is None:
         return labels
     if state.threshold is None:
         name = state.learner.config.method.name
-        raise InputError(f"unknown: method {name!r} keeps no exemplars to tell by what is unknown")
+        raise InputError(f"unknown: method {name!r} keeps no exemplars, or one a class, to tell by what is unknown")
     stand_ins = np.asarray(unknown)
     if stand_ins.shape not in ((), labels.shape):
         raise InputError(f"unknown must be one label, or one a query, {len(labels)}, got {stand_ins.size}")

@@ -115,6 +115,7 @@ def describe_state(state: ClassifierState) -> dict[str, Any]:
         "temperature": state.temperature,
         "threshold": state.threshold,
         "usual": [[value if math.isfinite(value) else None for value in row] for row in state.usual.tolist()],
+        "class_distance": None if state.class_distance is None else state.class_distance.tolist(),
         "history": state.history,
         "summary": {"exemplars": exemplars, "kept": state.learner.kept(), "weights": parts},
         **({} if location is None else {"memory": location._asdict()}),
@@ -220,6 +221,7 @@ def restore_state(
     with damage_reported(paths["memory"]):
         _restore_memory(learner, parts["memory"])
     names = facts["features"]["names"]
+    distance = facts.get("class_distance")
     usual = [[math.inf if value is None else value for value in row] for row in facts["usual"]]
     return ClassifierState(
         learner=learner,
@@ -237,6 +239,7 @@ def restore_state(
         temperature=facts["temperature"],
         threshold=facts["threshold"],
         usual=torch.tensor(usual, dtype=torch.float64),
+        class_distance=None if distance is None else torch.tensor(distance, dtype=torch.float64),
         folder=folder.resolve(),
     )
 

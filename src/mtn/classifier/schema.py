@@ -127,6 +127,7 @@ class Taught(Untaught):
     temperature: Annotated[float, Field(gt=0)]
     threshold: float | None
     usual: Annotated[list[Annotated[list[float | None], Pair]], Pair]
+    class_distance: list[float] | None = None
     history: list[HistoryEntry]
     memory: CollectionName | None = None
     summary: Summary | None = None  # early versions wrote none
@@ -147,6 +148,8 @@ class Taught(Untaught):
             raise ValueError("ids must be different")
         if self.summary is not None and len(self.summary.exemplars) != len(self.labels.names):
             raise ValueError("summary.exemplars must be one a label")
+        if self.class_distance is not None and len(self.class_distance) != len(self.labels.names):
+            raise ValueError("class_distance must have a number for each label")
         if len(self.files) < 2:
             raise ValueError("files must be of weights and memory")
         return self

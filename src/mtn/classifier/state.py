@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtn.calibration import Gaussians
 from mtn.classifier.labels import Id, Label, kind_of, parse_label
 from mtn.classifier.schema import LabelKind
 from mtn.errors import InputError, closest
@@ -57,7 +58,9 @@ class ClassifierState:
     temperature: float = 1.0
     threshold: float | None = None  # of novelty
     usual: Tensor = field(default_factory=lambda: UNIT)  # 2,2: mean and deviation of the signs of novelty
+    class_distance: Tensor | None = None  # C: how far, beyond the mean, samples of a class are from their neighbours
     folder: Path | None = None  # that the memory's collection in Milvus belongs to
+    derived: list[Gaussians] = field(init=False, repr=False, default_factory=list)  # a cache of `queries.gaussians`
     columns: Tensor = field(init=False, repr=False)  # C: class indices sorted by label, without forgotten classes
     forgotten: list[int] = field(init=False, repr=False)  # class indices
 

@@ -117,6 +117,14 @@ class Method(nn.Module):
         """x B,D -> named parts of the scores, B,C each, that sum to them: for `explain`, after training."""
         return {WITH_NEIGHBOURS if self.needs.neighbours else QUERY: self.scores(x, neighbours)}
 
+    def left_out_scores(self, x: Tensor, y: Tensor, neighbours: Neighbours | None) -> Tensor:
+        """B,C: the scores of exemplars that were held out, without their share in the statistics of their classes y."""
+        return self.scores(x, neighbours)
+
+    def class_sums(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Sums over all samples seen: of x (C,D) and 1 (C) by class, of x x^T (D,D); None: it keeps none."""
+        return None
+
     def stages(self, task: Task) -> tuple[Stage, ...]:
         """What is trained, one after the other; empty for a method that trains nothing."""
         return (Stage(self.loss),)

@@ -236,6 +236,18 @@ class Practical(Method):
         scores: Tensor = torch.tensordot(self.weights, self.parts(x, neighbours), 1)
         return scores
 
+    def left_out_scores(self, x: Tensor, y: Tensor, neighbours: Neighbours | None) -> Tensor:
+        """A prototype starts as the mean of its class: without x it is (x - mu) / (n - 1) farther from x."""
+        parts, residual = self.parts(x, neighbours), x - self.moments.class_centres()[y]
+        rows = self.prototypes[y] - residual / (self.moments.count[y] - 1).clamp(min=1).float()[:, None]
+        cosines = F.cosine_similarity(self.moments.whiten(x), self.moments.whiten(rows))
+        parts[0, torch.arange(len(y)), y] = self.log_scale.exp() * cosines
+        scores: Tensor = torch.tensordot(self.weights, parts, 1)
+        return scores
+
+    def class_sums(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.moments.total.cpu(), self.moments.count.cpu(), self.moments.gram.cpu()
+
     @torch.no_grad()
     def end_task(self, task: Task, memory: Memory) -> None:
         self.network.end_task(task, memory)
