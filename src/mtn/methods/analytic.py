@@ -191,13 +191,9 @@ class RanPACOptions(RidgeOptions):
     """Columns of the random projection."""
 
 
-class RanPAC(Ridge):
-    """Ridge on ReLU(x P), P a fixed Gaussian matrix of method.units columns (McDonnell et al., NeurIPS 2023).
+class RandomProjection(Analytic):
+    """Sums over ReLU(x P), P a fixed Gaussian matrix of method.units columns: a seed, not kept."""
 
-    P is a seed, not kept. method.strength = "auto" chooses on a fifth of each task's data, as the paper does.
-    """
-
-    Options = RanPACOptions
     projection: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
@@ -213,3 +209,12 @@ class RanPAC(Ridge):
 
     def features(self, x: Tensor) -> Tensor:
         return (x @ self.projection).relu()
+
+
+class RanPAC(RandomProjection, Ridge):
+    """Ridge on ReLU(x P) (McDonnell et al., NeurIPS 2023).
+
+    method.strength = "auto" chooses on a fifth of each task's data, as the paper does.
+    """
+
+    Options = RanPACOptions

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mtn import losses
 from mtn.config import Config
+from mtn.methods.analytic import NCM
 from mtn.methods.base import Batch, LinearHead, Needs, Stage
 from mtn.model import Head
 from mtn.samples import Samples
@@ -22,36 +23,33 @@ class FeTrIL(LinearHead):
     """CE over all classes on new samples and on x + mu_old - mu_new, as many a class. Keeps C d of means."""
 
     needs = Needs(memory="nothing", backbone="none")
-    class_rows = (*LinearHead.class_rows, "total", "count")
-    total: Tensor
-    count: Tensor
+    defaults = {"train.min_steps": 400}  # noqa: RUF012 (of the class; new weights need steps, however small the task is)
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
-        self.register_buffer("total", torch.zeros(0, dimension, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros(0, dtype=torch.float64))
+        self.sums = NCM(dimension, config)
 
     def begin_task(self, task: Task) -> None:
         self.head = Head(self.width).to(self.head.weight.device)
         super().begin_task(task)
-        more = task.seen - len(self.count)
-        self.total, self.count = F.pad(self.total, (0, 0, 0, more)), F.pad(self.count, (0, more))
-        for rows in task.train.chunks():
-            y = task.train.y[rows].to(self.total.device)
-            self.total.index_add_(0, y, task.train.x(rows).to(self.total))
-            self.count.index_add_(0, y, torch.ones_like(y, dtype=torch.float64))
+        self.sums.begin_task(task)
+        self.sums.observe(task.train)
+
+    def forget(self, label: int) -> None:
+        super().forget(label)
+        self.sums.forget(label)
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         return (Stage(self.loss, replay="nothing"),)
 
     def means(self) -> Tensor:
         """C,D: the mean of each class."""
-        return (self.total / self.count.clamp(min=1)[:, None]).float()
+        return (self.sums.total / self.sums.count.clamp(min=1)[:, None]).float()
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         x, y = batch.x, batch.y
         present = torch.bincount(task.train.y, minlength=task.seen).bool().to(y.device)
-        absent = (~present & (self.count > 0)).nonzero().squeeze(1)
+        absent = (~present & (self.sums.count > 0)).nonzero().squeeze(1)
         if len(absent):
             count = max(1, round(len(y) * len(absent) / int(present.sum())))
             drawn = absent[torch.randint(len(absent), (count,))]

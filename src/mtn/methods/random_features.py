@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mtn.config import AtLeastOne, Config, MethodOptions
 from mtn.memory import Memory
-from mtn.methods.analytic import SLDA, Analytic, RanPAC, RidgeOptions
+from mtn.methods.analytic import SLDA, RandomProjection, RanPAC, RidgeOptions
 from mtn.stream import Task
 
 
@@ -104,7 +104,7 @@ class LoRanPACOptions(MethodOptions):
     """Share of the singular values, the smallest ones, that is cut off after each task."""
 
 
-class LoRanPAC(Analytic):
+class LoRanPAC(RandomProjection):
     """Least squares on ReLU(x P) without a ridge: the smallest singular values are cut off instead (Peng et al. 2024).
 
     Keeps U S of the features seen, R r numbers with r = (1 - cut) min(R, samples), and C R of the class sums; the
@@ -112,22 +112,11 @@ class LoRanPAC(Analytic):
     """
 
     Options = LoRanPACOptions
-    projection: Tensor
     factor: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
-        fixed = torch.Generator().manual_seed(config.seed)
-        self.register_buffer("projection", torch.randn(dimension, self.width, generator=fixed), persistent=False)
         self.register_buffer("factor", torch.zeros(self.width, 0, dtype=torch.float64))  # U S
-
-    @property
-    def width(self) -> int:
-        units: int = self.options.units
-        return units
-
-    def features(self, x: Tensor) -> Tensor:
-        return (x @ self.projection).relu()
 
     def end_task(self, task: Task, memory: Memory) -> None:
         gram = self.factor @ self.factor.T
