@@ -93,7 +93,8 @@ function showEvidence(reason) {
     at(id).replaceChildren(...found.map((near) => neighbour(near, label)));
   }
   at("own-part").hidden = !own.length;
-  at("own-title").textContent = `Nearest remembered examples of ${label}`;
+  const which = neighbours.some((near) => near.label === label) ? "Further" : "Nearest"; // `own` are without the neighbours
+  at("own-title").textContent = `${which} remembered examples of ${label}`;
   showParts(reason);
 }
 
