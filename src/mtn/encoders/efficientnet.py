@@ -34,6 +34,8 @@ EPSILON = 1e-3
 """Of batch normalisation."""
 MARGIN = 32
 """The short side is resized to S + 32 before the middle is cut out."""
+STEP = 4
+"""Images that a processor computes at once: the maps of more do not stay in its cache (benchmarks/encoders.py)."""
 
 
 class SameConvolution(nn.Conv2d):
@@ -137,6 +139,7 @@ class EfficientNetEncoder(Encoder):
 
     @torch.inference_mode()
     def encode(self, batch: Sequence[np.ndarray]) -> np.ndarray:
-        pixels = torch.from_numpy(np.stack(batch)).to(self.device).permute(0, 3, 1, 2)
-        x: Tensor = self.network((pixels.float() - 127) / 128)
+        pixels = torch.from_numpy(np.stack(batch)).permute(0, 3, 1, 2)
+        parts = pixels.split(STEP if self.device.type == "cpu" else len(pixels))
+        x = torch.cat([self.network((part.to(self.device).float() - 127) / 128) for part in parts])
         return x.cpu().numpy()
