@@ -197,10 +197,10 @@ def _random_entry(values: Any, rng: random.Random) -> tuple[Any, Any]:
 
 
 def lie_in_toml(content: bytes, rng: random.Random) -> bytes:
-    """A key has an absurd value, or there is a section too many."""
+    """A key has an absurd value, or there is a section too many. Code may be named: a recipe is the user's own."""
     lines = content.decode().splitlines()
     values = ("-1", "0", "9" * 400, "1e999", "nan", "'x'", "true", "[]", "{a={b=1}}", "[" * 3000, "0x" + "f" * 5000,
-              f"'{PAYLOAD}'", "1979-05-27", "2147483648", "99999999999", "'../canary.txt'")  # fmt: skip
+              "1979-05-27", "2147483648", "99999999999", "'../canary.txt'")  # fmt: skip
     keyed = [number for number, line in enumerate(lines) if "=" in line]
     number = rng.choice(keyed)
     lines[number] = lines[number].partition("=")[0] + "= " + rng.choice(values)

@@ -131,6 +131,7 @@ WRONG: dict[str, Any] = {
     "ids": [[0]],
     "ids__": [[True, "a"]],
     "temperature": 0,
+    "temperature__": 10**30,
     "threshold": "high",
     "usual": [[0, 0]],
     "history": [{}],

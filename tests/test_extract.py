@@ -136,6 +136,21 @@ def test_an_unfinished_store_says_so(tmp_path: Path, small: None) -> None:
         feature_store.load_feature_store(folder)
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [{"format": "1"}, {"shards": 3}, {"shards": [{"rows": 5}]}, {"shards": [{"rows": -1, "sha256": "x"}]},
+     {"samples": None}, {"encoder": []}, {"encoder": {"name": 3}}, {"kind": "sound"}],
+    ids=str,
+)  # fmt: skip
+def test_a_manifest_that_lies_is_one_line(tmp_path: Path, small: None, lie: dict[str, Any]) -> None:
+    folder = tmp_path / "store"
+    extraction.extract(sentences(5), Counting(), folder)
+    facts = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(facts | lie))
+    with pytest.raises(InputError, match="is damaged: it is not the manifest of a store"):
+        feature_store.load_feature_store(folder)
+
+
 def test_without_a_test_split_every_fifth_sample_of_a_class_is_for_test(tmp_path: Path, small: None) -> None:
     extraction.extract(sentences(35), Counting(), tmp_path / "store")
     data = load_vectors(str(tmp_path / "store"))

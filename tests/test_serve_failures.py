@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cluster_data import LABELS, TEST, TRAIN
@@ -214,3 +215,18 @@ def test_a_worker_ends_with_its_supervisor(learning: tuple[Service, int, int]) -
     service.until(lambda: has_ended(worker_process), 20)
     service.until(lambda: service.client.get("/readyz").status_code == 503, 20)
     assert service.answers(TEST[:1]) and plain_lines(service) == []
+
+
+# ---- a journal that is damaged
+
+
+def test_a_journal_whose_index_lacks_a_job_is_one_line(tmp_path: Path) -> None:
+    """The state of a job is another one in the table than in its index: found when the file is opened, not later."""
+    file = tmp_path / "journal.sqlite"
+    journal = Journal(file)
+    journal.learn(LabelledSamples(np.zeros((1, 3), np.float32), ["a"]))
+    journal.close()
+    content = file.read_bytes()
+    file.write_bytes(content[: content.rindex(b"waiting")] + b"waitinh" + content[content.rindex(b"waiting") + 7 :])
+    with pytest.raises(InputError, match=r"journal\.sqlite is damaged"):
+        Journal(file)

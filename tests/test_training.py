@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from cluster_data import cluster_arrays
 from mtn import training
 from mtn.config import Config
 from mtn.errors import InputError
@@ -25,6 +27,7 @@ RUN = """
 import sys, torch
 from pathlib import Path
 from mtn.config import Config
+from mtn.errors import InputError
 from mtn.experiments.run import run
 torch.set_num_threads(1)
 config = Config.model_validate_json(Path(sys.argv[1]).read_text())
@@ -162,3 +165,24 @@ def test_without_a_compiler_training_goes_on_in_eager_mode(
 def test_compiled_training_comes_to_the_same_accuracy(configure: Callable[..., Config], tmp_path: Path) -> None:
     eager, compiled = (run(configure(train={"compile": c}), tmp_path / str(c)) for c in (False, True))
     assert compiled["accuracy"] == pytest.approx(eager["accuracy"], abs=3)
+
+
+def test_a_run_does_not_go_on_with_other_data(configure: Callable[..., Config], tmp_path: Path) -> None:
+    """One number of one vector is enough, and so is a label."""
+    arrays = cluster_arrays()
+    np.savez(tmp_path / "data.npz", **arrays)
+    config = configure(stream={"data": str(tmp_path / "data.npz")}, method={"name": "er"})
+
+    def stop(what: str, done: int, of: int) -> None:
+        if what.startswith("task 2/"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", stop)
+    changed = dict(arrays, x_train=arrays["x_train"].copy())
+    changed["x_train"][-1, -1] += 1
+    np.savez(tmp_path / "data.npz", **changed)
+    with pytest.raises(InputError, match=r"data\.npz has changed since this run was begun; give another --out"):
+        run(config, tmp_path / "run")
+    np.savez(tmp_path / "data.npz", **arrays)
+    assert without_timings(run(config, tmp_path / "run")) == without_timings(run(config, tmp_path / "whole"))

@@ -13,6 +13,10 @@ MOST_FEATURES = 2**20
 """Numbers of a vector: a model of more would be made before its weights show that it is none."""
 
 
+HIGHEST_TEMPERATURE = 1e6
+"""Far above what is ever fitted; beyond it, numbers overflow."""
+
+
 class Damage(ValueError):
     """What is wrong with a file of a model, without its name."""
 
@@ -124,7 +128,7 @@ class Taught(Untaught):
     calls: Annotated[list[Count], Field(min_length=1)]
     arrived: Count
     ids: list[Annotated[list[int | str], Pair]]
-    temperature: Annotated[float, Field(gt=0)]
+    temperature: Annotated[float, Field(gt=0, le=HIGHEST_TEMPERATURE)]
     threshold: float | None
     usual: Annotated[list[Annotated[list[float | None], Pair]], Pair]
     class_distance: list[float] | None = None

@@ -11,9 +11,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mtn.data import array_files
 from mtn.data.class_names import label_array, text_array
@@ -25,6 +26,35 @@ from mtn.samples import Data
 from mtn.storage import files
 
 FORMAT = 1
+
+
+class ShardFacts(BaseModel):
+    """What the manifest says of a shard."""
+
+    model_config = ConfigDict(strict=True)
+
+    rows: Annotated[int, Field(ge=0)]
+    sha256: str
+
+
+class EncoderFacts(BaseModel):
+    """What the manifest says of the encoder; all of it must agree before vectors are mixed."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    name: str
+
+
+class Manifest(BaseModel):
+    """What manifest.json must say."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    format: int
+    kind: Literal["image", "text"]
+    encoder: EncoderFacts
+    shards: list[ShardFacts]
+    samples: str
 
 
 class Shards:
@@ -113,8 +143,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{folder} is not complete: run the same mtn extract command again, it goes on where it was")
     facts = files.read_json(path)
-    if not isinstance(facts, dict) or not {"format", "shards", "samples", "encoder"} <= facts.keys():
-        raise InputError(f"{path} is damaged: it is not the manifest of a store")
+    try:
+        Manifest.model_validate(facts)
+    except ValidationError:
+        raise InputError(f"{path} is damaged: it is not the manifest of a store") from None
     if facts["format"] > FORMAT:
         raise InputError(
             f"{folder} has format {facts['format']}, this version of mtn reads up to {FORMAT}: upgrade mtn"

@@ -140,7 +140,8 @@ class Reader:
             if not whole_table and "test" in listing.splits:
                 listing = _select_split(listing, "test")
             samples = self._encode(listing, progress)
-        ids = samples.ids or [f"{Path(query)}:{row}" for row in range(len(samples))]
+        name = Path(query)
+        ids = samples.ids or [f"{name}:{row}" for row in range(len(samples))]
         return self.adapt(replace(samples, ids=ids), str(query))
 
     def encode_items(self, X: Any) -> Inputs | None:

@@ -1,5 +1,6 @@
 """Train and evaluate a method on a stream of tasks and write result.json. A run that was killed resumes."""
 
+import hashlib
 import math
 import time
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ from mtn.training import Effort, Learner, check_memory
 
 SAVE_EVERY = 30.0
 """Seconds of training between two saves within a task."""
+FINGERPRINTED = 64 * 2**20
+"""Bytes of vectors that the fingerprint of the data is made from: of more, evenly spaced rows."""
 
 
 def run(
@@ -142,6 +145,7 @@ class StreamTrainer:
         self.correct: list[list[int]] = []  # after each task: right answers of each class seen
         self.done = 0  # tasks learned
         self.log: log.MetricLog | None = None
+        self.data = fingerprint(tasks)
         self.saved = time.monotonic()
         saved = distributed.broadcast_from_first(lambda: load_tensors(state) if state.exists() else None)
         if saved is not None:
@@ -225,11 +229,13 @@ class StreamTrainer:
             return
         learner = self.learner
         tensors = learner.state() | {"rng": torch.get_rng_state()}
-        position = {"task": self.done, "stage": learner.stage, "step": learner.step}
+        position = {"task": self.done, "stage": learner.stage, "step": learner.step, "data": self.data}
         save_tensors(self.path, tensors, position | {"history": {"correct": self.correct, **vars(learner.effort)}})
         learner.memory.commit()
 
     def _load(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        if facts.get("data", self.data) != self.data:  # runs of version 0.1 have none
+            raise InputError(f"{self.config.stream.paths[0]} has changed since this run was begun; give another --out")
         learner, history = self.learner, facts["history"]
         learner.load_state(tensors)
         self.done, learner.stage, learner.step = facts["task"], facts["stage"], facts["step"]
@@ -238,6 +244,19 @@ class StreamTrainer:
         if learner.method.needs.memory == "everything":
             learner.past = [task.train for task in self.tasks[: self.done]]
         torch.set_rng_state(tensors["rng"])
+
+
+def fingerprint(tasks: list[Task]) -> str:
+    """Of labels, ids and vectors, so that a run goes on with the data that it was begun with; of images, no pixels."""
+    parts = [samples for task in tasks for samples in (task.train, task.test)]
+    size = sum(len(part) for part in parts) * math.prod(parts[0].shape) * 4
+    step = -(-size // FINGERPRINTED) or 1
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(np.stack([part.y.numpy(), part.id.numpy()]).tobytes())
+        if len(part.shape) == 1:
+            total.update(np.ascontiguousarray(part.source[part.rows[::step]]).tobytes())
+    return total.hexdigest()[:16]
 
 
 def _store(config: Config, folder: Path, shape: tuple[int, ...]) -> VectorStore:

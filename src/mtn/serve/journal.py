@@ -152,12 +152,12 @@ class Journal:
             for name, upgrade in UPGRADES.items():
                 if name not in columns:
                     self._db.executescript(upgrade)
-            if (verdict := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            if (verdict := self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
                 raise InputError(f"{file} is damaged, or not a journal of mtn: {verdict}")
             self.reopen()
         except NoStorage as error:
             raise InputError(f"{file} cannot be written: {error}") from None
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             problem = "cannot be written" if _is_of_disk(error) else "is damaged, or not a journal of mtn"
             raise InputError(f"{file} {problem}: {error}") from None
         self._db.row_factory = sqlite3.Row
@@ -359,8 +359,8 @@ class Journal:
                 raise NoStorage(str(error)) from None
 
 
-def _is_of_disk(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF in DISK_ERRORS  # the rest says more about it
+def _is_of_disk(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in DISK_ERRORS  # the other bits say more about it
 
 
 def request_digest(*parts: str | bytes) -> str:
