@@ -142,7 +142,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     if not path.is_file():
         raise InputError(f"{folder} is not complete: run the same mtn extract command again, it goes on where it was")
-    facts = files.read_json(path)
+    facts: dict[str, Any] = files.read_json(path)
     try:
         Manifest.model_validate(facts)
     except ValidationError:
