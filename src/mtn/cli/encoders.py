@@ -55,7 +55,7 @@ def _last(row: dict[str, Any]) -> tuple[str | None, ...]:
 
 
 def _rate(name: str) -> float | None:
-    """Items that an encoder prepares and encodes in a second, in batches of 32; None where it cannot be loaded."""
+    """Items that an encoder prepares and encodes in a second, in its batches; None where it cannot be loaded."""
     import numpy as np
     from PIL import Image
 
@@ -71,6 +71,6 @@ def _rate(name: str) -> float | None:
     items: list[Any] = sentences if encoder.kind == "text" else [Image.fromarray(pixels) for pixels in noise]
     encoder.encode([encoder.prepare(item) for item in items[:4]])
     start = time.perf_counter()
-    for first in range(0, MEASURED, 32):
-        encoder.encode([encoder.prepare(item) for item in items[first : first + 32]])
+    for first in range(0, MEASURED, encoder.batch):
+        encoder.encode([encoder.prepare(item) for item in items[first : first + encoder.batch]])
     return MEASURED / (time.perf_counter() - start)
