@@ -98,8 +98,7 @@ def _precision(scatter: Tensor, samples: Tensor) -> Tensor:
     width = len(scatter)
     variance = (scatter.trace() / (samples * width)).clamp(min=1e-9)
     prior = width * variance * torch.eye(width, dtype=scatter.dtype)
-    precision: Tensor = torch.linalg.inv((scatter + prior) / (samples + width))
-    return precision
+    return torch.cholesky_inverse(torch.linalg.cholesky((scatter + prior) / (samples + width)))
 
 
 def nearest_distance(similarity: Tensor, found: Tensor) -> Tensor:

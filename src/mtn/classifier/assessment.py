@@ -1,7 +1,5 @@
 """What is measured of a state around a lesson: accuracy before it, calibration and estimated accuracy after it."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -32,7 +30,7 @@ def accuracy_before(state: ClassifierState, task: Task) -> float | None:
 
 def calibrated(state: ClassifierState, task: Task, false_alarms: float) -> ClassifierState:
     """With temperature and threshold, fitted on what is remembered."""
-    state = replace(state, temperature=1.0, threshold=None, usual=UNIT, class_distance=None)
+    state = state.with_facts(temperature=1.0, threshold=None, usual=UNIT, class_distance=None)
     known = Samples.join(state.learner.past) if state.learner.past else state.memory.samples()
     if not len(known):
         return state
@@ -51,7 +49,7 @@ def _with_temperature(state: ClassifierState, task: Task, known: Samples) -> Cla
     position = torch.full((len(state.names),), -1)
     position[present] = torch.arange(len(present))
     z = _left_out_scores(state, known)
-    return replace(state, temperature=calibration.temperature(z[:, present], position[known.y]))
+    return state.with_facts(temperature=calibration.temperature(z[:, present], position[known.y]))
 
 
 def _with_threshold(state: ClassifierState, known: Samples, false_alarms: float) -> ClassifierState:
@@ -65,7 +63,7 @@ def _with_threshold(state: ClassifierState, known: Samples, false_alarms: float)
     usual = calibration.usual(signs)
     novelty = calibration.novelty(signs, usual, calibration.SIGN_WEIGHTS)
     threshold = calibration.threshold(novelty.numpy(), false_alarms)
-    return replace(state, usual=usual, class_distance=offsets, threshold=threshold)
+    return state.with_facts(usual=usual, class_distance=offsets, threshold=threshold)
 
 
 def estimated_accuracy(state: ClassifierState, task: Task) -> dict[str, float | None]:

@@ -131,6 +131,12 @@ class ClassifierState:
         """A label as a user types it, converted to the type of this model's labels."""
         return parse_label(label, self.label_kind)
 
+    def with_facts(self, **facts: Any) -> "ClassifierState":
+        """The same learner with other facts: what was derived of it stays."""
+        state = replace(self, **facts)
+        state.derived.extend(self.derived)
+        return state
+
     def with_memory(self, memory: Memory) -> "ClassifierState":
         """The same with another memory."""
         learner = copy.copy(self.learner)

@@ -117,7 +117,7 @@ def learn(
         estimated = assessment.estimated_accuracy(taught, task)
     _warn_of_k(learner)
     entry = {"samples": len(X), "new_classes": task.new, "classes": known + task.new, "accuracy_before": accuracy}
-    return replace(taught, history=(*state.history, entry | estimated))
+    return taught.with_facts(history=(*state.history, entry | estimated))
 
 
 def _warn_of_k(learner: Learner) -> None:
@@ -190,7 +190,7 @@ def shown_progress(progress: bool | Progress) -> Iterator[Progress]:
 
 def annotate(state: ClassifierState, facts: dict[str, Any]) -> ClassifierState:
     """Add facts to the latest entry of the history."""
-    return replace(state, history=(*state.history[:-1], {**state.history[-1], **facts}))
+    return state.with_facts(history=(*state.history[:-1], {**state.history[-1], **facts}))
 
 
 def forget(state: ClassifierState, label: Label) -> ClassifierState:
@@ -210,7 +210,7 @@ def rename(state: ClassifierState, old: Label, new: Label) -> ClassifierState:
     if new in state.names:
         raise InputError(f"new must not be the label of another class, got {new!r}")
     check_labels([new], _renamed(state, class_index, None))
-    return replace(state, names=_renamed(state, class_index, new))
+    return state.with_facts(names=_renamed(state, class_index, new))
 
 
 def _renamed(state: ClassifierState, class_index: int, new: Label | None) -> tuple[Label | None, ...]:
