@@ -5,15 +5,13 @@ from pathlib import Path
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-SIDE, STEP = 160, 80
+SIDE = 100
 
 for name in ("china", "flower"):
     whole = load_sample_image(f"{name}.jpg")  # H,W,3
-    height, width, _ = whole.shape
-    for left in range(0, width - SIDE + 1, STEP):
-        split = "train" if left + SIDE <= width * 2 // 3 else "test" if left >= width * 2 // 3 else None
-        for top in range(0, height - SIDE + 1, STEP) if split else ():
-            folder = Path("photographs") / str(split) / name
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(whole[top : top + SIDE, left : left + SIDE]).save(folder / f"{left:03}-{top:03}.png")
-print("photographs/train: pieces of two thirds of each photograph, photographs/test: pieces of the rest")
+    corners = [(y, x) for y in range(0, len(whole) - SIDE, SIDE) for x in range(0, whole.shape[1] - SIDE, SIDE)]
+    for number, (y, x) in enumerate(corners):
+        folder = Path("photographs") / ("test" if number % 4 == 3 else "train") / name
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(whole[y : y + SIDE, x : x + SIDE]).save(folder / f"{number:02}.png")
+print("photographs/train: 18 pieces of each photograph, photographs/test: 6 others")

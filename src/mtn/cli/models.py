@@ -27,7 +27,7 @@ from mtn.cli.arguments import (
     load_classifier,
     provide_encoder,
 )
-from mtn.cli.output import list_skipped, percent, print_json, print_line, print_table, progress_bar
+from mtn.cli.output import list_skipped, percent, print_above_bars, print_json, print_line, print_table, progress_bar
 from mtn.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def learn(
                 raise InputError("--milvus is for a model that exists: --set memory.store=milvus --set memory.uri=URI")
             classifier = _new(method, memory, set_, encoder, not no_keep_text)
         with progress_bar() as progress:
-            samples = classifier.reader().to_learn(data, progress, Columns(text, label), print_line)
+            samples = classifier.reader().to_learn(data, progress, Columns(text, label), print_above_bars)
         list_skipped(samples.skipped)
         if strict and samples.skipped:
             raise InputError(f"--strict: {len(samples.skipped)} things in {data} cannot be used; {model} is as it was")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,11 @@ def rounded(values: Iterable[float | None]) -> list[str | None]:
 def print_line(text: str, err: bool = False) -> None:
     """One line, in which names from files, as those of classes, can do no more than be read."""
     typer.echo(printable(text), err=err)
+
+
+def print_above_bars(text: str) -> None:
+    """One line while progress bars may be shown: they replace `sys.stdout`, which typer looks behind."""
+    sys.stdout.write(f"{printable(text)}\n")
 
 
 def print_json(value: dict[str, Any]) -> None:
