@@ -130,7 +130,7 @@ def test_an_interrupted_run_says_how_to_go_on(call, clusters: Path, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(run.StreamTrainer, "evaluate", lambda self, task: (_ for _ in ()).throw(KeyboardInterrupt))
         code, _, err = call(*arguments)
-    assert code == 130 and "the same command goes on" in err
+    assert code == 130 and "run the same command again to go on" in err
     assert call(*arguments)[0] == 0
 
 
@@ -183,7 +183,7 @@ def test_a_command_sets_one_thread_a_core(clusters: Path, monkeypatch: pytest.Mo
 def test_the_help_texts_are_those_of_what_they_tell_about() -> None:
     """Written down twice, because help must not import torch."""
     assert sources.LABELLED.capitalize() + "." == arguments.TEACHING
-    assert f"Each {sources.UNLABELLED}." == arguments.ASKING
+    assert f"Each is {sources.UNLABELLED}." == arguments.ASKING
 
 
 def test_every_key_of_the_interface_exists() -> None:

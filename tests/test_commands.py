@@ -220,7 +220,7 @@ def test_a_kill_in_the_first_lesson_leaves_a_folder_that_can_be_taught(call, tmp
 def test_an_interrupt_is_one_line_and_leaves_nothing(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("first.npz", x=TRAIN[:180], y=LABELS[:180])
     monkeypatch.setattr(MTNClassifier, "partial_fit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert call("learn", "new/model", "first.npz") == (130, "", "interrupted; new/model is as it was\n")
+    assert call("learn", "new/model", "first.npz") == (130, "", "interrupted; new/model is unchanged\n")
     assert [file.name for file in tmp_path.iterdir()] == ["first.npz"]
 
 

@@ -125,6 +125,6 @@ def test_a_method_has_one_colour_in_every_figure_and_no_two_have_the_same() -> N
 
 def test_a_caption_explains_the_columns_that_are_shown_and_no_other(results: list[dict[str, Any]]) -> None:
     short, whole = str(report.rich_table(results).caption), report.markdown(results)
-    assert "ms a query" not in short and "MB:" not in short and "M floats:" in short and "newest, old:" in short
+    assert "ms a query" not in short and "MB:" not in short and "million floats:" in short and "newest, old:" in short
     assert all(f"{name}:" in whole for name in ("without base", "ms a query", "MB"))
     assert "±" in short and "±" not in str(report.rich_table(results[2:]).caption)  # one run has no spread

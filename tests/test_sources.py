@@ -334,7 +334,7 @@ def test_one_folder_of_images_at_the_doors_of_the_commands(call, tmp_path: Path)
     assert call("learn", "model", "folder:shapes", "--method", "knn")[0] == 0
     assert call("extract", "folder:shapes", "--encoder", "glyph", "--out", "store")[0] == 0
     code, _, err = call("extract", "store", "--encoder", "glyph", "--out", "again")
-    assert code == 2 and "store is a store of mtn extract: vectors need no encoder" in err
+    assert code == 2 and "store is a store written by mtn extract: vectors need no encoder" in err
 
 
 def test_the_data_set_of_the_package_at_the_doors_of_the_commands(call) -> None:

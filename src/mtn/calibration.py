@@ -1,4 +1,4 @@
-"""Scores -> probabilities; vectors -> novelty, how little a query is like any known class.
+"""Scores -> probabilities; vectors -> novelty, how unlike every known class a query is.
 
 Novelty is fitted on samples that each leave themselves out: of their class's mean, of the covariance, of their
 neighbours. So it needs nobody held out, and holds for a class of a handful of samples too.

@@ -128,7 +128,7 @@ class MethodOptions(Section):
     model_config = ConfigDict(extra="allow")  # options of other methods in a shared recipe; mtn.recipes checks them
 
     name: str = "mtn"
-    """A name of the methods table, or your own as package.module:Class."""
+    """Name of a method (docs/methods), or one of your own as package.module:Class."""
     k: AtLeastOne = 10
     """Neighbours retrieved for a query."""
     features: Literal["ssil", "podnet", "ccil"] = "ssil"

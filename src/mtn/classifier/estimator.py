@@ -39,7 +39,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[m
     Parameters
     ----------
     method : str
-        A name of the methods table, or your own as package.module:Class.
+        Name of a method (docs/methods), or one of your own as package.module:Class.
     memory : int
         Exemplars remembered over all classes.
     k : int
@@ -53,7 +53,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[m
     settings : dict or None
         Any other key of a recipe, dotted: {"train.min_steps": 100}.
     encoder : str, callable, Encoder or None
-        What makes vectors of images or sentences: a name, a path, or a function (docs/encoders.md). None or "auto":
+        Encoder of images or sentences: a name, a path, or a function (docs/encoders.md). None or "auto":
         the best that is here for the first items taught; `source_` names it.
     keep_text : bool
         Keep the sentences that are remembered, for `explain`; False: only their vectors, here and on disk.
@@ -234,7 +234,7 @@ class MTNClassifier(ClassifierMixin, BaseEstimator, HubMixin):  # type: ignore[m
         return teaching.configuration(**self.get_params(deep=False))
 
     def reader(self, anew: bool = False) -> Reader:
-        """What makes vectors of this model's inputs; `anew`: whatever it was taught with."""
+        """What reads this model's inputs as vectors; `anew`: whatever it was taught with."""
         return self._reader(self._state, anew)
 
     def _reader(self, state: ClassifierState | None, anew: bool) -> Reader:

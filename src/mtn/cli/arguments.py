@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from mtn.classifier import MTNClassifier
 
 TEACHING = (
-    "An .npz, .csv or .parquet file, a folder of .npy files, a store of mtn extract, "
-    "a folder or zip of images with a sub-folder a class, a .json file of sentences, "
+    "An .npz, .csv or .parquet file, a folder of .npy files, a store written by mtn extract, "
+    "a folder or zip of images with one sub-folder per class, a .json file of sentences, "
     "or the name of a data set (glyphs-200, glyphs-1k)."
 )
 """mtn.data.sources.LABELLED, which would load torch."""
 ASKING = (
-    "Each an image, a sentence, an .npy, .npz, .csv, .parquet or .txt file, a folder of .npy files, "
-    "a store of mtn extract, or a folder of images."
+    "Each is an image, a sentence, an .npy, .npz, .csv, .parquet or .txt file, a folder of .npy files, "
+    "a store written by mtn extract, or a folder of images."
 )
 """mtn.data.sources.UNLABELLED, which would load torch."""
 

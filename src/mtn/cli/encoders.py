@@ -15,8 +15,10 @@ COLUMNS = ("name", "takes", "width", "MB", "licence", "state")
 
 def list_encoders(
     context: typer.Context,
-    measure: Annotated[bool, typer.Option("--measure", help="Items a second, of those that are here.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, one object a line.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure the items a second of those that are here.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
 ) -> None:
     """List the encoders that have a name: what they take, their size and licence, and whether they are here."""
     if context.invoked_subcommand is not None:

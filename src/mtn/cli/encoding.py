@@ -15,9 +15,9 @@ LISTED = 20
 
 def convert(
     npz: Annotated[Path, typer.Argument(help="An .npz file of x_train, y_train, x_test, y_test.")],
-    folder: Annotated[Path, typer.Argument(help="The folder of .npy files to make.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of .npy files to write.")],
 ) -> None:
-    """Turn an .npz into a folder of .npy files, which is read from disk as needed instead of loaded whole."""
+    """Convert an .npz into a folder of .npy files, which are read from disk as needed instead of loaded whole."""
     from mtn.data import arrays
 
     arrays.unpack(npz, folder)
@@ -26,16 +26,19 @@ def convert(
 
 def extract(
     data: Annotated[
-        list[str], typer.Argument(metavar="DATA...", help="Folders, zips, a table; LAYOUT:PATH names a layout.")
+        list[str],
+        typer.Argument(
+            metavar="DATA...", help="Folders or zips of images, a table, a .json of sentences; or LAYOUT:PATH."
+        ),
     ],
-    encoder: Annotated[str, typer.Option(metavar="NAME", help="What makes vectors of images or sentences.")],
-    out: Annotated[Path, typer.Option(metavar="STORE", help="The folder to make; an unfinished one is resumed.")],
+    encoder: Annotated[str, typer.Option(metavar="NAME", help="Encoder of the images or sentences (mtn encoders).")],
+    out: Annotated[Path, typer.Option(metavar="STORE", help="The folder to write; an unfinished one is resumed.")],
     text: TextColumn = None,
     label: LabelColumn = None,
     strict: Strict = False,
     yes: Yes = False,
 ) -> None:
-    """Turn images or sentences into vectors on disk, which are taken wherever vectors are."""
+    """Encode images or sentences into a store of vectors, which every command takes."""
     from mtn import encoders
     from mtn.data import extraction, sources
     from mtn.data.table_files import Columns
@@ -71,10 +74,11 @@ def convert_simclr(
         typer.Argument(metavar="SOURCE", help="A TensorFlow checkpoint, its variables as .npz, or a PyTorch port."),
     ],
     target: Annotated[
-        Path | None, typer.Argument(metavar="TARGET", help="The .safetensors file to write; else in the cache folder.")
+        Path | None,
+        typer.Argument(metavar="TARGET", help="The .safetensors file to write; default: in the cache folder."),
     ] = None,
 ) -> None:
-    """Make the weights of the encoder simclr-r50 of a published checkpoint."""
+    """Convert a published SimCLR checkpoint into weights of the encoder simclr-r50."""
     from mtn.encoders import catalogue, simclr
 
     if target is None:

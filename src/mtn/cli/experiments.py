@@ -16,10 +16,12 @@ from mtn.experiments.paper.targets import TARGETS, TIME_LIMIT
 LIMIT = TIME_LIMIT / 60
 """Minutes that a run of `mtn reproduce` may be expected to take."""
 
-Recipe = Annotated[str, typer.Argument(help="A shipped name (see `mtn recipes`) or a .toml file.")]
+Recipe = Annotated[str, typer.Argument(help="A recipe of the package (mtn recipes) or a .toml file.")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Result folder; an unfinished one is resumed.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Processes at once; as many as there are cores if unset.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results; an unfinished one is resumed.")
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes at a time; default: one per core.")]
 
 
 def run(recipe: Recipe, set_: Set = [], out: Out = None) -> None:  # noqa: B006 (typer copies it)
@@ -44,10 +46,10 @@ def run(recipe: Recipe, set_: Set = [], out: Out = None) -> None:  # noqa: B006 
 
 def compare(
     recipe: Recipe,
-    methods: Annotated[str, typer.Option(help="Names, separated by commas, or all.")] = "mtn,ssil,knn",
-    seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0",
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas, or all.")] = "mtn,ssil,knn",
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     orders: Annotated[
-        str | None, typer.Option(help="Class orders as in stream.order, separated by commas; unset: the recipe's.")
+        str | None, typer.Option(help="Class orders as in stream.order, separated by commas; default: the recipe's.")
     ] = None,
     streams: Annotated[
         str | None, typer.Option(help="Kinds of streams, separated by commas, or all: the rank of each method on each.")
@@ -56,7 +58,7 @@ def compare(
     set_: Set = [],  # noqa: B006
     out: Out = None,
 ) -> None:
-    """Run several methods with several seeds and class orders and put them side by side."""
+    """Compare methods over seeds and class orders: a table and a figure."""
     from rich.console import Console
 
     from mtn.experiments import report, stream_ranks
@@ -102,23 +104,27 @@ def compare(
 
 def reproduce(
     target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{', '.join(TARGETS)}, or all.")],
-    data: Annotated[str, typer.Option(metavar="DATA", help="As stream.data, or with --encoder as `mtn extract`.")],
+    data: Annotated[
+        str, typer.Option(metavar="DATA", help="As stream.data takes it; with --encoder, as mtn extract does.")
+    ],
     encoder: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Makes vectors of images or sentences first.")
+        str | None, typer.Option(metavar="NAME", help="Encode images or sentences with this encoder first.")
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0,1,2",
-    fast: Annotated[bool, typer.Option("--fast", help="Small sizes: to see it work, not to reproduce.")] = False,
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0,1,2",
+    fast: Annotated[bool, typer.Option("--fast", help="Small sizes: to see that it works, not to reproduce.")] = False,
     limit: Annotated[
-        float, typer.Option(metavar="MINUTES", min=0, help="A run expected to take longer is left out.")
+        float, typer.Option(metavar="MINUTES", min=0, help="Leave out runs that are expected to take longer.")
     ] = LIMIT,
     also: Annotated[
         list[str],
-        typer.Option(metavar="NAME", help="Run this one all the same: neighbours/large/10; * fits any; repeatable."),
+        typer.Option(
+            metavar="NAME", help="Run this one all the same, as neighbours/large/10; * matches any; repeatable."
+        ),
     ] = [],  # noqa: B006
     jobs: Jobs = None,
     out: Out = None,
 ) -> None:
-    """Make the paper's tables and figures on other data: a folder of them, and a page."""
+    """Make the paper's tables and figures on your data: a folder of them, and a page."""
     from rich.console import Console
 
     from mtn.experiments.paper import grid

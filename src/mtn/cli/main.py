@@ -69,7 +69,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_mar
 for name, command in COMMANDS.items():
     app.command(name, cls=TyperCommand if name in LIGHT else TorchCommand)(command)
 
-memory = typer.Typer(no_args_is_help=True, help="Where a model's exemplars are.")
+memory = typer.Typer(no_args_is_help=True, help="Choose where a model keeps its exemplars.")
 memory.command("move", cls=TorchCommand)(models.move)
 memory.callback()(lambda: None)  # without a callback typer makes the only command the group itself
 app.add_typer(memory, name="memory")

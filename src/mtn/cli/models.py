@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 
 def learn(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model's folder; made if it is not there.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="The folder of a model; created if it does not exist.")
+    ],
     data: Annotated[str, typer.Argument(metavar="DATA", help=TEACHING)],
     method: Method = None,
     memory: Exemplars = None,
@@ -66,7 +68,7 @@ def learn(
             samples = classifier.reader().to_learn(data, progress, Columns(text, label), print_above_bars)
         list_skipped(samples.skipped)
         if strict and samples.skipped:
-            raise InputError(f"--strict: {len(samples.skipped)} things in {data} cannot be used; {model} is as it was")
+            raise InputError(f"--strict: {len(samples.skipped)} things in {data} cannot be used; {model} is unchanged")
         classes = len(classifier.classes_) if classifier.__sklearn_is_fitted__() else 0
         classifier.progress = True
         with warnings.catch_warnings(record=True) as notes:
@@ -88,7 +90,7 @@ def learn(
 
 
 def new(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder to make.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder to create.")],
     encoder: Annotated[
         str, typer.Option(metavar="NAME", help="Encoder of the model (mtn encoders); auto: the first lesson decides.")
     ] = "auto",
@@ -98,7 +100,7 @@ def new(
     yes: Yes = False,
     no_keep_text: NoText = False,
 ) -> None:
-    """Start a model that has been taught nothing yet."""
+    """Create a model that knows nothing yet."""
     from mtn.encoders.base import PLURAL
 
     if (model / "model.json").exists():
@@ -117,7 +119,7 @@ def new(
 
 
 def forget(model: Model, label: Annotated[str, typer.Argument(metavar="CLASS")], milvus: Milvus = None) -> None:
-    """Drop a class for good: its exemplars, its rows in the weights, its name."""
+    """Forget a class for good: its exemplars, its rows in the weights, its name."""
     from mtn.classifier import saving
 
     with changing(model, exists=True):
@@ -144,10 +146,12 @@ def rename(
 
 def move(
     model: Model,
-    uri: Annotated[str, typer.Argument(metavar="URI", help="Of Milvus: FILE.db or http://HOST:19530; or `exact`.")],
+    uri: Annotated[
+        str, typer.Argument(metavar="URI", help="FILE.db or http://HOST:19530 of Milvus; exact: the model's folder.")
+    ],
     milvus: Milvus = None,
 ) -> None:
-    """Move what a model remembers into Milvus, from one Milvus to another, or back into the model's folder: `exact`."""
+    """Move a model's exemplars into Milvus, from one Milvus to another, or back into the model's folder."""
     with changing(model, exists=True):
         classifier = load_classifier(model, milvus=milvus)
         classifier.move_memory(None if uri == "exact" else uri).save(model)
@@ -192,7 +196,7 @@ def _load_info(model: Path) -> dict[str, Any]:
 
 
 def export(model: Model, file: Annotated[Path, typer.Argument(metavar="FILE.onnx", help="The file to write.")]) -> None:
-    """Write the network as ONNX: query, neighbours, labels, mask -> scores in the order of the classes."""
+    """Export the network as ONNX: query, neighbours, labels, mask -> scores in the order of the classes."""
     if file.suffix.lower() != ".onnx":
         raise InputError(f"FILE must end in .onnx, got {str(file)!r}")
     from mtn.export import export_onnx
@@ -205,16 +209,16 @@ def export(model: Model, file: Annotated[Path, typer.Argument(metavar="FILE.onnx
 
 def serve(
     model: Model,
-    host: Annotated[str, typer.Option(help="Address to listen at; any but loopback needs --token-file.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --token-file.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")] = 8000,
     token_file: Annotated[
-        Path | None, typer.Option(help="Lines `read TOKEN` and `teach TOKEN`: who may ask, and who may teach.")
+        Path | None, typer.Option(help="File with lines `read TOKEN` and `teach TOKEN`: who may ask, who may teach.")
     ] = None,
     encoder: Encoder = None,
     milvus: Milvus = None,
     yes: Yes = False,
 ) -> None:
-    """Answer over HTTP, and show a page to ask, teach and forget."""
+    """Serve a model over HTTP, with a page to ask, teach and forget."""
     from mtn.serve import serve
 
     provide_encoder(encoder, yes)
@@ -233,7 +237,7 @@ def changing(model: Path, exists: bool = False) -> Iterator[None]:
         with model_folder.hold_model_folder(model):
             yield
     except KeyboardInterrupt:
-        print_line(f"interrupted; {model} is as it was", err=True)
+        print_line(f"interrupted; {model} is unchanged", err=True)
         raise typer.Exit(130) from None
 
 
@@ -251,7 +255,7 @@ def _new(
 def _refuse_options(model: Path, options: dict[str, Any]) -> None:
     given = [name for name, value in options.items() if value not in (None, []) and value is not False]
     if given:
-        raise InputError(f"{given[0]} is for a new model: {model} exists, and stays as it was made")
+        raise InputError(f"{given[0]} is for a new model: {model} exists already, and keeps its own")
 
 
 def _made(source: dict[str, Any]) -> str:

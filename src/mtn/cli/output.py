@@ -37,7 +37,7 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print_line(f"interrupted; the same command goes on from what is in {folder}", err=True)
+        print_line(f"interrupted; run the same command again to go on from what is in {folder}", err=True)
         raise typer.Exit(130) from None
 
 

@@ -42,14 +42,14 @@ DATASETS: dict[str, Callable[[Progress], Path]] = {
 """Name of a data set that comes with the package -> what prepares its folder of arrays on first use."""
 
 LABELLED = (
-    "an .npz, .csv or .parquet file, a folder of .npy files, a store of mtn extract, "
-    "a folder or zip of images with a sub-folder a class, a .json file of sentences, "
+    "an .npz, .csv or .parquet file, a folder of .npy files, a store written by mtn extract, "
+    "a folder or zip of images with one sub-folder per class, a .json file of sentences, "
     f"or the name of a data set ({', '.join(DATASETS)})"
 )
 """What samples with labels are read from, for messages and help."""
 UNLABELLED = (
     "an image, a sentence, an .npy, .npz, .csv, .parquet or .txt file, a folder of .npy files, "
-    "a store of mtn extract, or a folder of images"
+    "a store written by mtn extract, or a folder of images"
 )
 """What queries are read from, for messages and help."""
 
@@ -65,7 +65,7 @@ class Format(Enum):
     """What a name or a path is; the value is what messages call it."""
 
     DATASET = "a data set that comes with mtn"
-    STORE = "a store of mtn extract"
+    STORE = "a store written by mtn extract"
     ARRAYS = "an .npz file or a folder of .npy files"
     ARRAY = "an .npy file"
     VECTOR_TABLE = "a table of vectors"

@@ -38,16 +38,16 @@ COLUMNS: dict[str, Callable[[Result], float | None]] = {
     "forgetting": lambda r: r["forgetting"],
     "seconds": lambda r: r["seconds"]["training"] + r["seconds"]["retrieval"],
     "ms a query": lambda r: r["seconds"]["per_1000_queries"],
-    "M floats": lambda r: r["kept"]["total"] / 1e6,
+    "million floats": lambda r: r["kept"]["total"] / 1e6,
     "MB": lambda r: r["kept"]["mb"],
 }
-FIXED = ("M floats", "MB")
+FIXED = ("million floats", "MB")
 """Columns without a standard deviation: the same for every run."""
 RANKED = ("average", "without base", "last", "newest", "old")
 """Columns whose best and second best are marked."""
-DIGITS = {"seconds": 0, "ms a query": 2, "M floats": 2}
+DIGITS = {"seconds": 0, "ms a query": 2, "million floats": 2}
 """Digits after the point; 1 in all other columns."""
-SHORT = ("average", "last", "newest", "old", "seconds", "M floats")
+SHORT = ("average", "last", "newest", "old", "seconds", "million floats")
 """Columns that fit into 80 characters."""
 MEANINGS = {
     ("average",): "mean accuracy over all tasks, the base among them",
@@ -59,7 +59,7 @@ MEANINGS = {
     ("forgetting",): "how far each task is below its best, mean over tasks",
     ("seconds",): "of training and retrieval",
     ("ms a query",): "of answering, search included",
-    ("M floats",): "numbers kept between tasks (exemplars, weights, statistics), in millions",
+    ("million floats",): "numbers kept between tasks (exemplars, weights, statistics), in millions",
     ("MB",): "their size in megabytes",
 }
 """What columns say."""
