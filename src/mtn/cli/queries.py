@@ -223,19 +223,19 @@ def evaluate(
     if as_json:
         print_json(asdict(found))
     else:
-        _print_evaluation(found)
+        _print_evaluation(found, sentences=samples.texts is not None)
     if out is not None:
         print_line(f"{out}", err=as_json)
 
 
-def _print_evaluation(found: "Evaluation") -> None:
+def _print_evaluation(found: "Evaluation", sentences: bool) -> None:
     """What is true of all samples, then the classes and the confusions that matter most."""
     print_line(f"accuracy {percent(found.accuracy) or '-'} on {found.samples} samples of {len(found.classes)} classes")
     if found.accuracy is not None:
         print_line(f"balanced accuracy {percent(found.balanced_accuracy)} (mean over classes)")
         print_line(f"calibration error {percent(found.calibration_error)} (expected, 15 bins)")
     if found.called_unknown is not None:
-        print_line(f"called unknown {percent(found.called_unknown)} of them, which is a false alarm")
+        print_line(f"false alarms {percent(found.called_unknown)} (called unknown)")
     if found.unknown_samples:
         share = "" if found.unknown_found is None else f": {percent(found.unknown_found)} called unknown, rightly"
         print_line(f"{found.unknown_samples} more samples have a label that the model does not know{share}")
@@ -251,9 +251,15 @@ def _print_evaluation(found: "Evaluation") -> None:
     if found.confusions:
         typer.echo()
         pairs = found.confusions[:CONFUSIONS]
-        examples = [shorten(" | ".join(" ".join(str(one).split()) for one in pair.examples), WIDEST) for pair in pairs]
+        examples = [_name_examples(pair.examples, sentences) for pair in pairs]
         rows = [(pair.label, pair.answer, pair.samples, shown) for pair, shown in zip(pairs, examples, strict=True)]
         print_table(("class", "answered", "samples", "for example"), rows)
+
+
+def _name_examples(examples: Sequence[Any], sentences: bool) -> str:
+    """Sentences, or ids without the folder that all of them are in."""
+    names = [" ".join(str(one).split()) if sentences else str(one).rpartition("/")[2] for one in examples]
+    return shorten(" | ".join(names), WIDEST)
 
 
 def _require_taught(classifier: "MTNClassifier") -> None:

@@ -1,7 +1,5 @@
 """The figure of an evaluation: the most confused classes, what they are taken for, their recall and precision."""
 
-from collections import Counter
-
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
@@ -34,13 +32,12 @@ def plot(evaluation: Evaluation) -> Figure:
 
 
 def _most_confused(evaluation: Evaluation) -> list[ClassScore]:
-    """Those with the most wrong answers from and to them, in the order of `Evaluation.classes`."""
-    wrong: Counter[object] = Counter()
-    for confusion in evaluation.confusions:
-        wrong[confusion.label] += confusion.samples
-        wrong[confusion.answer] += confusion.samples
-    ranked = sorted(evaluation.classes, key=lambda score: (-wrong[score.label], -score.samples))[:SHOWN]
-    return [score for score in evaluation.classes if score in ranked]
+    """Both classes of the most frequent confusions, then those with the most samples, in the order of their labels."""
+    pairs = [label for confusion in evaluation.confusions for label in (confusion.label, confusion.answer)]
+    by_size = sorted(evaluation.classes, key=lambda score: -score.samples)
+    measured = {score.label for score in by_size}
+    ranked = [label for label in dict.fromkeys([*pairs, *(score.label for score in by_size)]) if label in measured]
+    return [score for score in evaluation.classes if score.label in ranked[:SHOWN]]
 
 
 def _draw_matrix(axes: Axes, evaluation: Evaluation, classes: list[ClassScore]) -> None:
@@ -79,7 +76,7 @@ def _draw_scores(axes: Axes, classes: list[ClassScore]) -> None:
     axes.plot(precision, rows, "D", color=COLOURS[1], label="precision", markersize=4, clip_on=False)
     axes.set_xlim(0, 100)
     axes.set_xlabel("%")
-    axes.tick_params(axis="y", length=0, labelleft=False)
+    axes.tick_params(axis="y", which="both", length=0, labelleft=False)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=8, handletextpad=0.1)
     style_axes(axes, grid="both")
 
