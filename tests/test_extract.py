@@ -149,6 +149,10 @@ def test_a_manifest_that_lies_is_one_line(tmp_path: Path, small: None, lie: dict
     (folder / "manifest.json").write_text(json.dumps(facts | lie))
     with pytest.raises(InputError, match="is damaged: it is not the manifest of a store"):
         feature_store.load_feature_store(folder)
+    facts["shards"][0]["rows"] = 0
+    (folder / "manifest.json").write_text(json.dumps(facts))
+    with pytest.raises(InputError, match=r"is damaged: samples\.csv has 5 rows, the shards do not"):
+        feature_store.load_feature_store(folder)
 
 
 def test_without_a_test_split_every_fifth_sample_of_a_class_is_for_test(tmp_path: Path, small: None) -> None:

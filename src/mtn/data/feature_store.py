@@ -132,6 +132,8 @@ def load_feature_store(folder: Path, progress: Progress = silent) -> FeatureStor
         progress("checking vectors", done, len(digests))
     parts = [array_files.read_npy(file) for file, shard in zip(shards, facts["shards"], strict=True) if shard["rows"]]
     _, *rows = csv_rows(folder / "samples.csv")
+    if not rows or sum(map(len, parts)) != len(rows):
+        raise InputError(f"{folder / 'manifest.json'} is damaged: samples.csv has {len(rows)} rows, the shards do not")
     ids, labels, splits = zip(*(cells for _, cells in rows), strict=True)
     known_labels = label_array(labels, folder / "samples.csv")
     texts = [text_array(column, folder / "samples.csv") for column in (ids, splits)]
