@@ -182,6 +182,14 @@ def test_what_a_recipe_says_of_the_method_it_names_is_for_that_one_alone(tmp_pat
     practical, mtn = comparison(str(recipe_file), ["practical", "mtn"])
     assert values(practical, PRACTICAL) == PRACTICAL | {"lr": 0.5} and practical.method.k == 3
     assert (mtn.train, mtn.method.k) == (Config.model_fields["train"].default, 10)
+    recipe_file.write_text(text + "[others.train]\nmin_steps = 7\nreplay = 5\n", "utf-8")
+    practical, mtn, fetril = comparison(str(recipe_file), ["practical", "mtn", "fetril"])
+    assert (practical.train.min_steps, mtn.train.min_steps, fetril.train.min_steps) == (100, 7, 400)  # its own
+    assert (mtn.train.replay, mtn.train.lr, mtn.method.k) == (5, 0.1, 10)
+    recipe_file.write_text(text + "[others]\nstream = 3\n", "utf-8")
+    for method in ("mtn", "practical"):
+        with pytest.raises(InputError, match="others must be a table of tables method and train"):
+            comparison(str(recipe_file), [method])
 
 
 def test_what_is_set_holds_for_all_but_a_loss_only_for_those_that_have_it() -> None:

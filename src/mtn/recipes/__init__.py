@@ -3,7 +3,7 @@
 Values come in layers, each above the one before: the defaults of `mtn.config`, the recipe, what the method declares
 (`Method.defaults`), overrides. So a recipe's [method] and [train] hold for every method that declares nothing else. A
 recipe that names a method states the values of that one: they stand above what it declares, and no other method has
-them. The shipped recipes lie beside this file.
+them, but those of its section [others]. The shipped recipes lie beside this file.
 """
 
 import copy
@@ -208,13 +208,20 @@ def _layered(
     section = layers.get("method")
     named = section.get("name") if isinstance(section, dict) else None
     name = settings.get("method.name", named or MethodOptions.model_fields["name"].default)
+    others = {} if named is None else _others(layers.pop("others", {}))
     if named not in (None, name):  # the recipe speaks of another method
-        layers.pop("method", None)
-        layers.pop("train", None)
-    _add_declared(layers, name, above=named is None, import_methods=import_methods)
+        layers = {key: layers[key] for key in layers if key not in ("method", "train")} | others
+    _add_declared(layers, name, above=named != name, import_methods=import_methods)
     for key, value in settings.items():
         _put(layers, key, value)
     return parse(layers, origin, import_methods=import_methods)
+
+
+def _others(values: Any) -> dict[str, Any]:
+    """The section [others] of a recipe that names a method: [others.method] and [others.train] of all other methods."""
+    if not isinstance(values, dict) or values.keys() - {"method", "train"}:
+        raise InputError(f"others must be a table of tables method and train, got {_short(values)}")
+    return values
 
 
 def _add_declared(layers: dict[str, Any], name: Any, *, above: bool, import_methods: bool) -> None:
