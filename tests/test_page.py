@@ -286,7 +286,7 @@ def test_sentences_are_asked_with_enter_and_shown_as_evidence(page: Page, tmp_pa
         texts = [near["text"] for near in why["own"] if len(near["text"]) < 100]
         assert set(texts) <= set(page.locator("#own .text").all_text_contents()) and texts
         assert page.locator("#parts li span:first-child").all_text_contents() == list(why["shares"])
-        expect(page.locator("#parts-text")).to_contain_text(f"ahead of {why['runner_up']}")
+        expect(page.locator("#parts-text")).to_contain_text(f"It leads {why['runner_up']} by")
 
         page.locator("#examples button").first.click()
         expect(page.locator("#asked-text")).not_to_have_text(text)

@@ -95,6 +95,7 @@ def test_tokens_open_what_they_are_for(guarded: Service) -> None:
     for path in (
         "/",
         "/app.js",
+        "/page.js",
         "/style.css",
         "/docs",
         "/docs.js",

@@ -31,7 +31,7 @@ def make_app(engine: Engine, tokens: Tokens) -> FastAPI:
     """The application, to be put behind a Guard."""
     app = FastAPI(title="mtn", version="1", docs_url=None, redoc_url=None, lifespan=_lifespan)
     app.state.engine, app.state.tokens = engine, tokens
-    for file in sorted(PAGE.iterdir()):
+    for file in sorted(file for file in PAGE.iterdir() if file.suffix in KINDS):
         path = ADDRESSES.get(file.name, f"/{file.name}")
         app.add_api_route(path, _file(file), include_in_schema=False)
     for router in ROUTERS:

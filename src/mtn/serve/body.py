@@ -56,7 +56,7 @@ async def read_queries(request: Request, engine: Engine, most: int = MAX_ROWS) -
     """N,D vectors to answer, with their sentences."""
     _, asked = await _read(request, engine, Question, most)
     if len(asked) > most:
-        raise InputError(f"at most {most} at once, got {len(asked)}")
+        raise InputError(f"at most {most:,} at once, got {len(asked):,}")
     return asked
 
 
@@ -143,7 +143,7 @@ async def _from_raw(request: Request, width: int, most: int) -> np.ndarray:
         if len(content) <= limit:  # beyond it, parts are dropped
             content += part
     if len(content) > limit:
-        raise InputError(f"at most {most} at once, got more vectors")
+        raise InputError(f"at most {most:,} vectors at once, got more")
     if not content or len(content) % (4 * width):
         rule = f"vectors of {width} numbers in float32, {4 * width} bytes each"
         raise InputError(f"the body must be {rule}; {len(content)} bytes are no such vectors")

@@ -114,7 +114,7 @@ class LoadedModel:
     def answer(self, x: np.ndarray) -> list[Answer]:
         """x is N,D."""
         if not self.taught:
-            raise InputError("nothing has been taught yet")
+            raise InputError("this model has been taught nothing yet: teach it something first")
         probability, novelty = self.classifier.assess(as_queries(x))
         count = min(TOP, len(self.labels))
         best = np.argpartition(-probability, count - 1, axis=1)[:, :count]
@@ -132,7 +132,7 @@ class LoadedModel:
     def explain(self, x: np.ndarray) -> list[Explanation]:
         """x is N,D."""
         if not self.taught:
-            raise InputError("nothing has been taught yet")
+            raise InputError("this model has been taught nothing yet: teach it something first")
         return [
             Explanation(
                 evidence,

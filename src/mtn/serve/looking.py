@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 from starlette.concurrency import iterate_in_threadpool
 from starlette.types import Receive, Scope, Send
 
+from mtn.classifier import ClassifierState, Label
 from mtn.serve import body, observe, remembered, rights
 from mtn.serve.answers import Classes, Exemplar, Exemplars, Facts, Health, Known, Past, Room
 from mtn.serve.rights import Serving, problems
@@ -51,13 +52,13 @@ async def exemplars(
     """What is remembered of a class, page by page: pictures or sentences where they were kept."""
     model, known = engine.model, known_class(engine, label)
     assert model.state is not None
-    found = await asyncio.to_thread(remembered.of_class, model.state, known, start, count)
-    return Exemplars(
-        total=model.counts[known],
-        exemplars=[
-            Exemplar(number=one.number, id=one.id, picture=body.data_url(one.picture), text=one.text) for one in found
-        ],
-    )
+    found = await asyncio.to_thread(_listed, model.state, known, start, count)
+    return Exemplars(total=model.counts[known], exemplars=found)
+
+
+def _listed(state: ClassifierState, label: Label, start: int, count: int) -> list[Exemplar]:
+    found = remembered.of_class(state, label, start, count)
+    return [Exemplar(number=one.number, id=one.id, picture=body.data_url(one.picture), text=one.text) for one in found]
 
 
 @readers.get("/model")

@@ -83,8 +83,9 @@ function shareRow({ label, probability }) {
 // ---- evidence
 
 function showEvidence(reason) {
-  const { label, neighbours, own = [], agreement } = reason;
-  at("why").hidden = !neighbours.length && !own.length;
+  const { label, neighbours, own, agreement } = reason;
+  at("why").hidden = !neighbours.length && !own.length && !Object.keys(reason.shares).length;
+  at("near-part").hidden = !neighbours.length;
   at("agreement").hidden = !agreement;
   at("agreement").textContent = agreement ?? "";
   at("key-after").hidden = neighbours.every(({ after }) => after === null);
@@ -113,18 +114,18 @@ function image(near) {
 }
 
 /** What each part of the method adds to the score, and to its lead over the second-best class. */
-function showParts({ label, score, shares = {}, runner_up: second, margins = {} }) {
+function showParts({ label, score, shares, runner_up: second, margins }) {
   const parts = Object.entries(shares);
   at("parts-part").hidden = !parts.length;
   const largest = Math.max(...parts.map(([, value]) => Math.abs(value)), 1e-9);
   at("parts").replaceChildren(...parts.map(([name, value]) =>
     make("li", {}, make("span", {}, name), bar(Math.abs(value) / largest, value < 0 ? "before" : ""), make("span", {}, signed(value)))));
   if (!parts.length) return;
-  const sum = parts.length > 1 ? `Together they are its score, ${signed(score)}.` : "";
+  const sum = parts.length > 1 ? `They add up to its score, ${score.toFixed(2)}.` : "";
   const lead = Object.values(margins).reduce((total, value) => total + value, 0);
   const by = Object.entries(margins).map(([name, value]) => `${name} ${signed(value)}`).join(", ");
-  const ahead = second === null || second === undefined || !by ? "" : `It is ${Math.abs(lead).toFixed(2)} ahead of ${second}: ${by}.`;
-  at("parts-title").textContent = `What speaks for ${label}`;
+  const ahead = second === null || !by ? "" : `It leads ${second} by ${lead.toFixed(2)}: ${by}.`;
+  at("parts-title").textContent = `Where the score of ${label} comes from`;
   at("parts-text").textContent = `${sum} ${ahead}`.trim();
 }
 

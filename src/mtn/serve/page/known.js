@@ -186,7 +186,7 @@ export function showRecord() {
   at("key-known").hidden = !before.length;
   at("chart").replaceChildren(...(Math.max(before.length, after.length) > 1 ? [chart(before, after)] : []));
   const estimate = after.length ? `Estimated now: ${percent(after.at(-1).right)}, on remembered examples that it was not trained on. ` : "";
-  const known = before.length ? `Of the latest new examples of classes it knew, ${percent(before.at(-1).right)} were named rightly before it learned from them.` : "";
+  const known = before.length ? `Of the latest new examples of known classes, it got ${percent(before.at(-1).right)} right before it learned from them.` : "";
   at("record-text").textContent = estimate + known;
 }
 

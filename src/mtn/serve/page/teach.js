@@ -117,7 +117,7 @@ function showChange(before, after) {
   const classes = before.classes === after.classes ? `${count(after.classes, "class")}, as before` : `${count(before.classes, "class")} → ${grouped(after.classes)}`;
   const { estimated_accuracy: all, estimated_accuracy_new: fresh } = after.history.at(-1) ?? {};
   const estimate = typeof all === "number" ? `; estimated accuracy ${percent(all)}` : "";
-  const ofNew = typeof fresh === "number" && estimate ? `, of the new class ${percent(fresh)}` : "";
+  const ofNew = typeof fresh === "number" && estimate ? `, on new classes ${percent(fresh)}` : "";
   at("changed").textContent = `${classes}${estimate}${ofNew}.`;
   at("changed").hidden = false;
 }
