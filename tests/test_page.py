@@ -209,8 +209,18 @@ def test_examples_are_seen_moved_and_deleted_and_a_class_renamed(page: Page, ser
 def test_a_model_of_vectors_takes_numbers(page: Page, tmp_path: Path) -> None:
     model = MTNClassifier("mtn", memory=2000, k=5, settings=QUICK | {"train.min_steps": 1})
     model.fit(TRAIN[:180], [int(label[-2:]) for label in LABELS[:180]]).save(tmp_path / "model")
-    with Service(tmp_path / "model") as service:
+    token, file = "a-token-that-may-teach", tmp_path / "tokens"
+    file.write_text(f"teach {token}")
+    file.chmod(0o600)
+    with Service(tmp_path / "model", "--token-file", str(file), token=token) as service:
         page.goto(service.url)
+        expect(page.locator("#problem")).to_have_text("Enter your token to go on.")
+        for text in ("wrong", token):
+            page.get_by_label("Your token").fill(text)
+            page.keyboard.press("Enter")
+            if text == "wrong":
+                expect(page.locator("#problem")).to_have_text("The service does not know this token.")
+        expect(page.locator("#problem")).to_be_hidden()
         expect(page.locator("#summary")).to_contain_text("model takes vectors of 16 numbers.")
         expect(page.locator("#ask-drop")).to_be_hidden()
         expect(page.locator("#examples")).to_be_hidden()
