@@ -28,28 +28,29 @@ def accuracy_before(state: ClassifierState, task: Task) -> float | None:
     return float((z.argmax(1) == samples.y).double().mean())
 
 
-def calibrated(state: ClassifierState, task: Task, false_alarms: float) -> ClassifierState:
-    """With temperature and threshold, fitted on what is remembered."""
+def assess(state: ClassifierState, task: Task, false_alarms: float) -> tuple[ClassifierState, dict[str, float | None]]:
+    """The state with temperature and threshold, fitted on what is remembered, and its estimated accuracy."""
     state = state.with_facts(temperature=1.0, threshold=None, usual=UNIT, class_distance=None)
-    known = Samples.join(state.learner.past) if state.learner.past else state.memory.samples()
+    learner = state.learner
+    known = Samples.join(learner.past) if learner.past else state.memory.samples()
     if not len(known):
-        return state
-    return _with_threshold(_with_temperature(state, task, known), known, false_alarms)
+        return state, dict.fromkeys(ESTIMATES)
+    unseen = torch.zeros(len(known), dtype=torch.bool) if learner.past else learner.method.held_out(task, state.memory)
+    held = _assessed(state, known.select(unseen) if unseen.any() else known, len(state.names))
+    z = _left_out_scores(state, held)
+    state = _with_threshold(_with_temperature(state, held, z), known, false_alarms)
+    trained_on = bool(learner.method.stages(task)) and not unseen.any()
+    return state, dict.fromkeys(ESTIMATES) if trained_on else _estimated_accuracy(state, task, held, z)
 
 
-def _with_temperature(state: ClassifierState, task: Task, known: Samples) -> ClassifierState:
+def _with_temperature(state: ClassifierState, held: Samples, z: Tensor) -> ClassifierState:
     """On exemplars held out of training, or on all that is known if the method holds none."""
-    learner, present = state.learner, (~torch.tensor([name is None for name in state.names])).nonzero().squeeze(1)
+    present = torch.tensor([name is not None for name in state.names]).nonzero().squeeze(1)
     if len(present) < 2:
         return state
-    if not learner.past:
-        held = learner.method.held_out(task, learner.memory)
-        known = known.select(held) if held.any() else known
-    known = _assessed(state, known, len(state.names))
     position = torch.full((len(state.names),), -1)
     position[present] = torch.arange(len(present))
-    z = _left_out_scores(state, known)
-    return state.with_facts(temperature=calibration.temperature(z[:, present], position[known.y]))
+    return state.with_facts(temperature=calibration.temperature(z[:, present], position[held.y]))
 
 
 def _with_threshold(state: ClassifierState, known: Samples, false_alarms: float) -> ClassifierState:
@@ -66,21 +67,18 @@ def _with_threshold(state: ClassifierState, known: Samples, false_alarms: float)
     return state.with_facts(usual=usual, class_distance=offsets, threshold=threshold)
 
 
-def estimated_accuracy(state: ClassifierState, task: Task) -> dict[str, float | None]:
+def _estimated_accuracy(state: ClassifierState, task: Task, held: Samples, z: Tensor) -> dict[str, float | None]:
     """The accuracy to expect over all classes and over the new ones, each class counting the same.
 
     That of the nearest Gaussian is known of every exemplar, which leaves itself out. By how much the method's differs
-    is known of exemplars that were not trained on, and is taken with a prior of no difference. None where there are
-    none of them: a network answers rightly what it was trained on.
+    is known of exemplars that were not trained on (`held`, with their scores), and taken with a prior of no difference.
     """
     method, exemplars = state.learner.method, state.memory.samples()
-    unseen = method.held_out(task, state.memory) if method.stages(task) else torch.ones(len(exemplars)).bool()
-    held = _with_others(state, exemplars.select(unseen)) if unseen.any() else exemplars.select(unseen)
-    if not len(held):
+    others = queries.gaussians(state).counts[held.y] > 1
+    if not others.any():
         return dict.fromkeys(ESTIMATES)
-    held = _assessed(state, held, len(state.names))
-    right = (_left_out_scores(state, held).argmax(1) == held.y).double()
-    difference = float((right - _nearest_is_own(state, held)).sum()) / (len(held) + PRIOR_SAMPLES)
+    right = (z.argmax(1) == held.y)[others].double()
+    difference = float((right - _nearest_is_own(state, held.select(others))).sum()) / (len(right) + PRIOR_SAMPLES)
     taught = exemplars if method.class_sums() is None else task.train  # what the Gaussians of new classes are of
     old, new = exemplars.select(exemplars.y < task.old), taught.select(taught.y >= task.old)
     shares = [_class_shares(state, _with_others(state, samples)) for samples in (old, new)]

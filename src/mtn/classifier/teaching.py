@@ -113,8 +113,7 @@ def learn(
                 **{n: kept_text(text) for n, text in zip(numbers, texts or (), strict=False) if text},
             },
         )
-        taught = assessment.calibrated(_without_leftovers(taught), task, false_alarms)
-        estimated = assessment.estimated_accuracy(taught, task)
+        taught, estimated = assessment.assess(_without_leftovers(taught), task, false_alarms)
     _warn_of_k(learner)
     entry = {"samples": len(X), "new_classes": task.new, "classes": known + task.new, "accuracy_before": accuracy}
     return taught.with_facts(history=(*state.history, entry | estimated))
