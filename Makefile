@@ -4,7 +4,7 @@ BIN := .venv/bin
 # An environment made by hand or by another clone is left alone; the stamp says what ours was made from.
 STAMP := .venv/installed
 
-.PHONY: demo test slow check bench attack clean
+.PHONY: demo test slow check docs bench attack clean
 
 demo: $(STAMP)
 	$(BIN)/mtn compare demo --methods mtn,ssil,knn --out runs/demo
@@ -23,6 +23,11 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory docs
+
+# The site, in build/site: open index.html. A broken link is an error.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py

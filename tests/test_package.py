@@ -129,6 +129,14 @@ def test_public_names_are_listed_and_documented() -> None:
         _ = package.nothing
 
 
+def test_public_names_are_on_the_page_of_the_reference() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text("utf-8")
+    shown = set(re.findall(r"^::: ([\w.]+)$", page, re.M))
+    for name in set(package.__all__) - {"__version__", "encoders", "methods"}:
+        value = getattr(package, name)
+        assert f"{value.__module__}.{value.__qualname__}" in shown
+
+
 def test_the_python_of_the_readme_runs(tmp_path: Path, clusters: Path) -> None:
     (tmp_path / "my.npz").write_bytes(clusters.read_bytes())
     use, code = re.findall(r"```python\n(.*?)```", README, re.S)
