@@ -189,7 +189,7 @@ def test_answers_are_written_to_a_file(call, sentences: Path) -> None:
     with Path("o.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["text"] for row in rows] == SAID and [row["label"] for row in rows] == MEANT
-    assert list(rows[0]) == ["input", "text", "label", "probability", "novelty", "true_label"]
+    assert list(rows[0]) == ["input", "text", "label", "probability", "novelty", "unknown", "true_label"]
     assert call("predict", str(sentences), "t.csv", "--output", "o.json")[0] == 0
     assert [one["label"] for one in json.loads(Path("o.json").read_text())] == MEANT
     code, _, err = call("predict", str(sentences), "t.csv", "--output", "o.txt")

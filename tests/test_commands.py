@@ -66,7 +66,7 @@ def test_a_model_is_taught_asked_changed_and_described(call, tmp_path: Path) -> 
     assert [one["novelty"] for one in answers] == pytest.approx(classifier.novelty(TEST[:70:10]))
     code, out, _ = call("predict", "model", "asked.npy", "asked.npy", "--unknown", "who knows")
     lines = out.splitlines()
-    assert lines[0].split() == ["input", "label", "probability", "novelty"] and len(lines) == 15
+    assert lines[0].split() == ["input", "label", "probability", "novelty", "unknown"] and len(lines) == 15
 
     code, out, _ = call("rename", "model", "class 00", "the first")
     assert code == 0 and out == "model: 'class 00' is now 'the first'\n"

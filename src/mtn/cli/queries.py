@@ -72,7 +72,7 @@ def predict(
     milvus: Milvus = None,
     yes: Yes = False,
 ) -> None:
-    """Classify inputs: the label of each, its probability, and its novelty: how unlike the known classes it is.
+    """Classify inputs: the label of each, its probability, its novelty, and whether that is too high for a known class.
 
     Where the inputs have labels of their own, it says how many answers are right.
     """
@@ -127,6 +127,8 @@ def _answers(
         probabilities, novelty = classifier.assess(queries.x)
         columns["label"] = classifier.predict(queries.x, stand_in).tolist()
         columns |= {"probability": probabilities.max(1).tolist(), "novelty": novelty.tolist()}
+        if classifier.threshold_ is not None:
+            columns["unknown"] = (novelty > classifier.threshold_).tolist()
     if queries.labels is not None:
         columns["true_label"] = queries.labels.tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -138,7 +140,7 @@ def _print_answers(answers: Sequence[dict[str, Any]]) -> None:
     numbers = {"probability", "novelty"}
     rows = [
         [f"{one[name]:.3f}" if name in numbers and one[name] is not None else one[name] for name in columns]
-        for one in answers
+        for one in ({**one, "unknown": "yes" if one.get("unknown") else "no"} for one in answers)
     ]
     for row in rows:
         for position in (columns.index(name) for name in ("input", "text") if name in columns):
