@@ -69,7 +69,7 @@ def test_the_commands_on_a_model_run_one_after_the_other(call, tmp_path: Path) -
             continue
         new = words[0] in ("new", "compare") or (words[0] == "learn" and not Path(words[1]).exists())
         code, said, errors = call(*words, *(short if new else []))
-        assert code == 0 and not errors and said
+        assert code == 0 and not errors and said, (words, errors)
         told += said
     assert "lesson" in told and Path("why.png").is_file() and "10 classes, 0 left out" in told
 
