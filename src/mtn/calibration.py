@@ -4,6 +4,7 @@ Novelty is fitted on samples that each leave themselves out: of their class's me
 neighbours. So it needs nobody held out, and holds for a class of a handful of samples too.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,9 @@ NEAREST = 3
 """Exemplars whose distance is a sign of novelty."""
 SIGN_WEIGHTS = (1.0, 0.25)
 """Of the relative distance to the nearest class and the distance to the nearest exemplars (docs/results/unknown.md)."""
+
+CONFIDENCE = 1.645
+"""Standard deviations of a normal variable below which it falls in one case of twenty."""
 
 
 def temperature(z: Tensor, y: Tensor) -> float:
@@ -140,8 +144,14 @@ def novelty(signs: Tensor, usual: Tensor, weights: tuple[float, float] = (1.0, 1
 
 
 def threshold(novelty: np.ndarray, false_alarms: float) -> float:
-    """The value that at most the share `false_alarms` of N novelties of known samples exceeds."""
-    return float(np.quantile(novelty, 1 - false_alarms, method="higher"))
+    """The value that at most the share `false_alarms` of known samples exceeds, with 95 % confidence (Wilks 1941).
+
+    Of N novelties of known samples so many may exceed it as a binomial variable falls short of in one case of twenty:
+    N p - 1.645 sqrt(N p (1 - p)), by the normal distribution; none where that is below 0.
+    """
+    count, share = len(novelty), false_alarms
+    exceeding = max(int(count * share - CONFIDENCE * math.sqrt(count * share * (1 - share))), 0)
+    return float(np.sort(novelty)[count - 1 - exceeding])
 
 
 def probabilities(z: Tensor, temperature: float) -> Tensor:
