@@ -202,15 +202,15 @@ def test_a_header_of_thousands_of_columns_takes_milliseconds(tmp_path: Path) -> 
     names = [f"c{number}" for number in range(8000)]
     rows = "\n".join(",".join("1" for _ in names) + f",{label}" for label in "ab")
     (tmp_path / "t.csv").write_text(f"{','.join(names)},label\n{rows}\n")
-    start = time.perf_counter()
+    start = time.process_time()
     table = read_vector_table(tmp_path / "t.csv", labelled=True)
-    assert time.perf_counter() - start < 0.3 and table.x.shape == (2, 8000)
+    assert time.process_time() - start < 0.3 and table.x.shape == (2, 8000)
     reader = Reader(None, {"columns": names[::-1]}, 8000)
-    start = time.perf_counter()
+    start = time.process_time()
     assert reader.to_ask(tmp_path / "t.csv").x.shape == (2, 8000)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     (tmp_path / "t.csv").write_text(",".join(["c"] * 200_000) + "\n")
-    with refused("all different", seconds=1):
+    with refused("all different", seconds=2):
         read_vector_table(tmp_path / "t.csv", labelled=True)
 
 

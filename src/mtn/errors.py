@@ -17,6 +17,10 @@ class UnavailableError(InputError):
     """The input may be right: a server that is needed does not answer now, and may do so later."""
 
 
+class NotPermittedError(InputError):
+    """A file names something that is used only if the user names it too."""
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt name: the nearest known one if there is a near one, otherwise all of them."""
     known = sorted(known)

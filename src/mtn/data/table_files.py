@@ -30,11 +30,13 @@ class Columns:
     def rename(self, header: Sequence[str], path: Path) -> list[str]:
         """The header with those of `NAMES` that are there; a column in whose place the user names another is not."""
         renamed, taken = list(header), set[int]()
+        lowered = [column.lower() for column in header]  # once: a header may have 200 000 columns
         for name in NAMES:
             told = getattr(self, name, None)
             if name == "path" and self.text is not None:
                 continue  # sentences are meant
-            positions = _matches(header, told or name)
+            # the exact name, else the same letters in any case
+            positions = _matches(header, told or name) or _matches(lowered, (told or name).lower())
             if told is not None and not positions:
                 raise InputError(f"{path} has no column {told!r} (--{name}); {describe_columns(header)}")
             for position in set(positions) - taken:
@@ -49,9 +51,8 @@ USUAL_COLUMNS = Columns()
 
 
 def _matches(header: Sequence[str], name: str) -> list[int]:
-    """The positions of a column: of its exact name, else of the same letters in any case."""
-    exact = [position for position, column in enumerate(header) if column == name]
-    return exact or [position for position, column in enumerate(header) if column.lower() == name.lower()]
+    """The positions of the columns of this name."""
+    return [position for position, column in enumerate(header) if column == name]
 
 
 def is_table(path: Path) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mtn.errors import InputError
+from mtn.errors import NotPermittedError
 from mtn.storage.recorded import Recorded
 
 
@@ -29,7 +29,7 @@ def check_permission(uri: str) -> None:
     """An error unless the user named the URI, or MTN_MILVUS_ALLOW does: URIs, separated by commas."""
     allowed = (entry.strip() for entry in os.environ.get("MTN_MILVUS_ALLOW", "").split(","))
     if isinstance(uri, Recorded) and uri not in {normalise_uri(entry) for entry in allowed if entry}:
-        raise InputError(
+        raise NotPermittedError(
             f"the model's exemplars are in Milvus at {str(uri)!r}, as its folder says: if that is right, name it by "
             f"--milvus (in Python milvus=) or in MTN_MILVUS_ALLOW"
         )

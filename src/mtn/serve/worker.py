@@ -24,7 +24,7 @@ import torch
 from mtn.classifier import MTNClassifier
 from mtn.classifier.saving import release_unsaved
 from mtn.data.inputs import Inputs
-from mtn.errors import InputError, UnavailableError
+from mtn.errors import InputError, NotPermittedError, UnavailableError
 from mtn.runtime.progress import Progress
 from mtn.serve import observe
 from mtn.serve.journal import Change, Job, LabelledSamples
@@ -187,9 +187,9 @@ def _change(classifier: MTNClassifier, job: Job) -> bool:
         return False
     try:
         _apply(classifier, change)
-    except UnavailableError:
+    except (UnavailableError, NotPermittedError):
         raise
-    except InputError:
+    except InputError:  # its message has names, which a job that failed does not keep
         raise InputError(MEANWHILE) from None
     classifier.annotate(jobs=[*classifier.history_[-1].get("jobs", ()), job.id])
     return True
