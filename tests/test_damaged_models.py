@@ -179,6 +179,7 @@ LIES: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], Any]]] = {
     "labels that are floats": ("memory", lambda t: t.update(y=t["y"].double())),
     "one sample twice": ("memory", lambda t: t["id"].fill_(0)),
     "narrow vectors": ("memory", lambda t: t.update(x=t["x"][:, 1:].contiguous())),
+    "vectors without an end": ("memory", lambda t: t["x"].fill_(float("nan"))),
     "no vectors": ("memory", lambda t: t.pop("x")),
     "no priorities": ("memory", lambda t: t.pop("priority")),
     "a matrix of priorities": ("memory", lambda t: t.update(priority=t["priority"][:, None])),
@@ -204,6 +205,15 @@ def test_tensors_that_do_not_fit_are_one_line(lie: str, model: Path, tmp_path: P
     with pytest.raises(InputError, match=rf"{part}-[0-9a-f]+\.safetensors is damaged: ") as error:
         MTNClassifier.load(tmp_path / "model")
     assert "\n" not in str(error.value)
+
+
+def test_sums_that_are_of_no_samples_are_one_line(tmp_path: Path) -> None:
+    """Their matrix has a negative square: found when the unknown is asked for, as `explain` and `novelty` do."""
+    classifier = MTNClassifier(memory=20, k=3, settings={"train.epochs": 0.0, "train.min_steps": 1})
+    classifier.fit(ARRAYS["x_train"], ARRAYS["y_train"]).save(tmp_path / "model")
+    retouch(tmp_path / "model", "weights", lambda tensors: tensors["moments.gram"].neg_())
+    with pytest.raises(InputError, match="the model is damaged: its sums over samples are not those of any samples"):
+        MTNClassifier.load(tmp_path / "model").novelty(TEST)
 
 
 def test_deep_and_huge_json_is_one_line(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,10 @@ def gaussians(state: ClassifierState) -> calibration.Gaussians:
     """The classes as Gaussians: of the method's sums over all samples, or else of what is remembered. Computed once."""
     with _PREPARING:
         if not state.derived:
-            state.derived.append(calibration.Gaussians.of(*_class_sums(state)))
+            try:
+                state.derived.append(calibration.Gaussians.of(*_class_sums(state)))
+            except torch.linalg.LinAlgError:
+                raise InputError("the model is damaged: its sums over samples are not those of any samples") from None
         return state.derived[0]
 
 

@@ -26,6 +26,8 @@ def check_memory(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Non
             raise Damage(f"{prefix}id must be of different samples")
         if prefix or facts.get("memory") is None:
             _check(tensors, f"{prefix}x", torch.float32, (rows, width))
+            if not bool(tensors[f"{prefix}x"].isfinite().all()):
+                raise Damage(f"{prefix}x must be finite numbers")
     counted = torch.bincount(tensors["y"], minlength=len(names)).tolist()
     if (facts.get("summary") or {"exemplars": counted})["exemplars"] != counted:
         raise Damage("y must have the exemplars that the summary counts")
