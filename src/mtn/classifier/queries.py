@@ -173,7 +173,7 @@ def gaussians(state: ClassifierState) -> calibration.Gaussians:
         if not state.derived:
             try:
                 state.derived.append(calibration.Gaussians.of(*_class_sums(state)))
-            except torch.linalg.LinAlgError:
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not list it
                 raise InputError("the model is damaged: its sums over samples are not those of any samples") from None
         return state.derived[0]
 

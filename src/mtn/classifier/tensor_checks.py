@@ -25,9 +25,7 @@ def check_memory(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Non
         if len(torch.unique(tensors[f"{prefix}id"])) < rows:
             raise Damage(f"{prefix}id must be of different samples")
         if prefix or facts.get("memory") is None:
-            _check(tensors, f"{prefix}x", torch.float32, (rows, width))
-            if not bool(tensors[f"{prefix}x"].isfinite().all()):
-                raise Damage(f"{prefix}x must be finite numbers")
+            _check_vectors(tensors, f"{prefix}x", rows, width)
     counted = torch.bincount(tensors["y"], minlength=len(names)).tolist()
     if (facts.get("summary") or {"exemplars": counted})["exemplars"] != counted:
         raise Damage("y must have the exemplars that the summary counts")
@@ -42,6 +40,12 @@ def check_memory(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Non
         _check_thumbnails(tensors)
     if "texts.bytes" in tensors:
         _check_texts(tensors)
+
+
+def _check_vectors(tensors: Mapping[str, Tensor], name: str, rows: int, width: int) -> None:
+    _check(tensors, name, torch.float32, (rows, width))
+    if not bool(tensors[name].isfinite().all()):
+        raise Damage(f"{name} must be finite numbers")
 
 
 def _check_thumbnails(tensors: Mapping[str, Tensor]) -> None:
