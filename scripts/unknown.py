@@ -26,6 +26,8 @@ from mtn.samples import Samples
 
 ALONE = 18
 """Classes that are taught one by one."""
+DRAWS = 200
+"""Of the answers of a model whose probabilities have no fault."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,10 @@ def measure(data: DataSet, far: np.ndarray, kind: str, seed: int, fast: bool) ->
         found[f"{name} found"] = (values > classifier.threshold_).mean()
         found[f"{name} AUROC"] = roc_auc_score(unknown, np.r_[novelty, values])
     if not fast:
-        correct = classifier.classes_[probabilities.argmax(1)] == truth[known]
-        found |= {"accuracy": correct.mean(), "calibration error": calibration_error(probabilities.max(1), correct)}
+        correct, stated = classifier.classes_[probabilities.argmax(1)] == truth[known], probabilities.max(1)
+        found |= {"accuracy": correct.mean(), "calibration error": calibration_error(stated, correct)}
+        drawn = np.random.default_rng(0).random((DRAWS, len(stated))) < stated  # right answers as often as stated
+        found["calibration error of a perfect model"] = np.mean([calibration_error(stated, row) for row in drawn])
         found |= {"estimate": np.mean(errors[0]), "estimate, new classes": np.mean(errors[1])}
         found |= {"|estimate|": np.abs(errors[0]).mean(), "|estimate|, new classes": np.abs(errors[1]).mean()}
     return {name: 100 * float(value) for name, value in found.items()}
