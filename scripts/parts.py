@@ -1,4 +1,4 @@
-"""Accuracy of each part of `practical` after the last task of finished runs: prototypes, network, both.
+"""Accuracy of each part of `practical` after the last task of finished runs: prototypes, network, discriminant, all.
 
 python scripts/parts.py runs/clinc/practical-seed*
 
@@ -21,6 +21,8 @@ from mtn.storage.tensors import load_tensors
 from mtn.stream import split
 from mtn.training import Learner
 
+WEIGHTS = ("weight of prototypes", "weight of the network", "weight of the discriminant")
+
 
 @torch.no_grad()
 def measure(folder: Path) -> dict[str, float]:
@@ -35,17 +37,18 @@ def measure(folder: Path) -> dict[str, float]:
     correct: dict[str, list[torch.Tensor]] = {}
     for rows in test.chunks():
         x = test.x(rows)
-        prototypes, network = method.parts(x, retrieval[rows])[:2]
+        prototypes, network, discriminant = method.parts(x, retrieval[rows])
         adapted = method.network.head(method.network.embed(x, retrieval[rows]))
         scores = {
             "prototypes": prototypes,
             "network": network,
-            "both": method.scores(x, retrieval[rows]),
+            "discriminant": discriminant,
+            "all": method.scores(x, retrieval[rows]),
             "rows alone": network - adapted,
         }
         for name, logits in scores.items():
             correct.setdefault(name, []).append(logits.argmax(1) == test.y[rows])
-    weights = dict(zip(("weight of prototypes", "weight of the network"), method.weights.tolist(), strict=True))
+    weights = dict(zip(WEIGHTS, method.weights.tolist(), strict=True))
     return {name: 100 * float(torch.cat(parts).double().mean()) for name, parts in correct.items()} | weights
 
 

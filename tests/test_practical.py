@@ -1,17 +1,22 @@
 """The practical default: its space, what stays, what is held out, how its parts are weighed."""
 
+import copy
 import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mtn import calibration, inference
 from mtn.config import Config
 from mtn.data import load_vectors
-from mtn.methods.practical import PRIOR_MEAN, PULL, WHITENING, Practical, WhiteningMoments, fit_weights
+from mtn.memory import Memory
+from mtn.methods import mixture
+from mtn.methods.analytic import SLDA
+from mtn.methods.practical import PULL, TRAINED, Practical
 from mtn.neighbours import nearest
 from mtn.recipes import with_changes
 from mtn.samples import Samples
@@ -42,41 +47,6 @@ def method(it: Learner) -> Practical:
 def accuracy(it: Learner, samples: Samples) -> float:
     right = [(z.argmax(1) == samples.y[rows]) for rows, z in inference.predictions(it.method, samples, it.memory, 5)]
     return float(torch.cat(right).double().mean())
-
-
-def gaussian(configure: Callable[..., Config], count: int) -> tuple[WhiteningMoments, Tensor]:
-    """Of two classes with one known covariance, given whole, as unit vectors would not be."""
-    covariance = torch.diag(torch.tensor([4.0, 1.0, 0.25, 0.25]))
-    x = torch.from_numpy(np.random.default_rng(0).standard_normal((count, 4))).float() @ covariance.sqrt()
-    y = torch.arange(count) % 2
-    moments = WhiteningMoments(4, configure())
-    moments.total, moments.count = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    moments.add(x + 3 * y[:, None], y)
-    moments.derive()
-    return moments, covariance
-
-
-def test_whitening_evens_the_variance_within_classes_out(configure) -> None:
-    moments, covariance = gaussian(configure, 40_000)
-    mean, change, noise = moments.mean, moments.whitening, moments.noise
-    assert torch.allclose(mean, torch.full((4,), 1.5), atol=0.05)
-    assert torch.allclose(change @ covariance @ change.T, covariance ** (1 - WHITENING) * (covariance > 0), atol=0.03)
-    assert torch.allclose(noise, change @ covariance.sqrt(), atol=0.03)
-
-
-def test_few_samples_leave_the_space_nearly_as_it_is(configure) -> None:
-    moments, _ = gaussian(configure, 4)
-    few = moments.whitening.diagonal()
-    many = gaussian(configure, 4000)[0].whitening.diagonal()
-    assert few.max() / few.min() < many.max() / many.min()
-
-
-def test_drawn_samples_have_their_class_s_mean_and_spread(configure) -> None:
-    torch.manual_seed(0)
-    moments, covariance = gaussian(configure, 40_000)
-    x = moments.draw(torch.ones(20_000, dtype=torch.long))
-    assert torch.allclose(x.mean(0), moments.whiten(moments.class_centres()[1]), atol=0.05)
-    assert torch.allclose(x.T.cov(), moments.whitening @ covariance @ moments.whitening.T, atol=0.06)
 
 
 def test_prototypes_are_pulled_to_their_means_by_hand(start) -> None:
@@ -147,7 +117,25 @@ def test_what_is_held_out_is_neither_trained_on_nor_anybody_s_neighbour(start) -
 def test_a_class_with_one_exemplar_keeps_it_for_training(start) -> None:
     it, tasks = start(1, memory={"total": None, "per_class": 1})
     assert not it.method.held_out(tasks[0], it.memory).any()
-    assert method(it).weights.tolist() == pytest.approx(PRIOR_MEAN)  # nothing to weigh by
+    found = method(it).weights
+    # What is believed of the parts: the trained ones share what the discriminant leaves them, which is of its scale.
+    scale, share = method(it).moments.choose_shrinkage(it.memory.samples()) or (0.0, 0.0)
+    assert 0 < scale <= share < 1
+    assert found.tolist() == pytest.approx([(1 - share) * TRAINED[0], (1 - share) * TRAINED[1], scale * share])
+
+
+@pytest.mark.parametrize(("total", "tenths"), [(1000, 1), (999, 2), (500, 2), (499, 3), (90, 3)])
+def test_the_smaller_the_memory_the_more_of_it_is_held_out(start, total: int, tenths: int) -> None:
+    it, tasks = start(0)
+    memory = Memory(it.config.memory, 4)
+    held = {}
+    for count in (total, 1000):
+        numbers = torch.arange(count)
+        memory = Memory(it.config.memory.model_copy(update={"total": count}), 4)
+        memory.add(Samples(np.eye(4)[np.arange(count) % 4], np.arange(count), numbers % 4, numbers), torch.Generator())
+        held[count] = set(memory.id[method(it).held_out(tasks[0], memory)].tolist())
+    assert len(held[total]) == pytest.approx(tenths * total / 10, abs=3)
+    assert held[1000] & set(range(total)) <= held[total]  # a memory that grows never holds out what was trained on
 
 
 def test_one_class_at_a_time_is_learned(start) -> None:
@@ -156,36 +144,92 @@ def test_one_class_at_a_time_is_learned(start) -> None:
     assert np.mean(newest) > 0.8 and accuracy(it, tasks[0].test) > 0.8
 
 
-def test_fitted_weights_have_the_least_loss() -> None:
-    generator = torch.Generator().manual_seed(0)
-    y = torch.randint(5, (400,), generator=generator)
-    good = 2 * torch.nn.functional.one_hot(y, 5) + torch.randn(400, 5, generator=generator)
-    fair = torch.nn.functional.one_hot(y, 5) + torch.randn(400, 5, generator=generator)
-    parts = torch.stack([good, fair])
+def test_weights_are_fitted_on_scores_without_what_is_held_out(start, monkeypatch) -> None:
+    monkeypatch.setattr("mtn.methods.practical.PULL", 30.0)
+    it, tasks = start(1)
+    seen: list[tuple[Tensor, Tensor]] = []
+    fit = mixture.fit_weights
+    monkeypatch.setattr("mtn.methods.practical.fit_weights", lambda *given: (seen.append(given[:2]), fit(*given))[1])
+    it.learn_task(tasks[1])
+    (parts, y), practical = seen[0], method(it)
+    held = it.method.held_out(tasks[1], it.memory)
+    x = it.memory.vectors(held)
+    assert torch.equal(y, it.memory.y[held])
+    # By brute force: sums without the sample; the prototype follows its mean as far as it is pulled there, here 1 / 2.
+    assert (practical.moments.count == 30).all()
+    for row in range(0, len(y), 3):
+        moments = copy.deepcopy(practical.moments)
+        moments.total[y[row]] -= x[row]
+        moments.count[y[row]] -= 1
+        moments.gram -= torch.outer(x[row], x[row]).double()
+        moments.derive()
+        rows = practical.prototypes + 0.5 * (moments.class_centres() - practical.moments.class_centres())
+        cosines = F.cosine_similarity(moments.whiten(x[row])[None], moments.whiten(rows))
+        expected = (practical.log_scale.exp() * cosines)[y[row]]
+        with_it = practical.prototype_scores(x[row][None])[0, y[row]]
+        # The space is whitened but in part, so this is the first order of what a sample changes in it.
+        assert (parts[0, row, y[row]] - expected).abs() < 0.3 * (with_it - expected).abs()
+        difference = parts[2, row] - moments.scores(x[row][None], None)[0]  # B moves a little without a sample
+        assert (difference - difference.mean()).abs().max() < 0.1 * parts[2, row].std()
 
-    def loss(w: Tensor) -> float:
-        prior = (w[0] - 1.0) ** 2 / 2 + 10 * (w[1] - 0.3) ** 2 / 2
-        return float(torch.nn.functional.cross_entropy(torch.tensordot(w, parts, 1), y, reduction="sum") + prior)
 
-    found = fit_weights(parts, y)
-    assert found[0] > found[1] > 0.3
-    for change in ([0.05, 0], [-0.05, 0], [0, 0.005], [0, -0.005]):
-        assert loss(found) < loss(found + torch.tensor(change))
+def test_a_model_without_a_discriminant_answers_as_it_did(start) -> None:
+    it, tasks = start(1)
+    it.restore(it.method.state_dict() | {"weights": torch.tensor([0.7, 0.4])})
+    x, near = tasks[0].test.x(), nearest(tasks[0].test, it.memory, 5)[:]
+    prototypes, network, _ = method(it).parts(x, near)
+    torch.testing.assert_close(it.method.scores(x, near), 0.7 * prototypes + 0.4 * network)
 
 
-def test_few_samples_leave_the_network_s_weight_and_many_move_it() -> None:
-    generator = torch.Generator().manual_seed(0)
+@pytest.fixture(scope="module")
+def overlapping(tmp_path_factory) -> str:
+    """Sixteen classes that differ little, and most where classes vary least; 200 test samples of each."""
+    rng = np.random.default_rng(0)
+    spread = np.exp(-np.arange(24) / 12)
+    centres = 0.22 * np.exp(-np.arange(24) / 24) * rng.standard_normal((16, 24))
+    arrays = {}
+    for name, count in (("train", 40), ("test", 200)):
+        y = np.repeat(np.arange(16), count)
+        arrays |= {f"x_{name}": centres[y] + spread * rng.standard_normal((len(y), 24)), f"y_{name}": y}
+    path = tmp_path_factory.mktemp("overlapping") / "overlapping.npz"
+    np.savez(path, **arrays)
+    return str(path)
 
-    def weight_of_the_network(samples: int, sign: float) -> float:
-        y = torch.arange(samples) % 3
-        right = torch.nn.functional.one_hot(y, 3)
-        parts = torch.stack([right, sign * right]) + torch.randn(2, samples, 3, generator=generator)
-        return float(fit_weights(parts, y)[1])
 
-    for sign in (1.0, -1.0):
-        assert abs(weight_of_the_network(6, sign) - 0.3) < 10**-0.5  # the standard deviation of what is believed
-    assert weight_of_the_network(3000, 1.0) > 0.5
-    assert weight_of_the_network(3000, -1.0) == 0  # it misleads
+def test_where_classes_overlap_it_is_not_below_its_parts_nor_below_slda(overlapping, start) -> None:
+    it, tasks = start(3, stream={"data": overlapping, "first": 8, "step": 4}, memory={"total": 320})
+    practical, test = method(it), Samples.join([task.test for task in tasks])
+    slda = SLDA(24, with_changes(it.config, method={"name": "slda"}))
+    for task in tasks:
+        slda.begin_task(task)
+        slda.end_task(task, it.memory)
+    retrieval = nearest(test, it.memory, 5)
+    parts = torch.cat([practical.parts(test.x(rows), retrieval[rows]) for rows in test.chunks()], dim=1)
+    right = {name: (z.argmax(1) == test.y).double().mean() for name, z in zip(("p", "n", "d"), parts, strict=True)}
+    right["slda"] = (slda.scores(test.x(), None).argmax(1) == test.y).double().mean()
+    assert accuracy(it, test) > max(right.values()) - 0.01  # one standard error of the difference
+    assert right["slda"] > right["p"] + 0.01  # and the stream is one where that is not for nothing
+    # What exemplars that are left out say of prototypes is what new samples say of them, but for how hard they are.
+    held = practical.held_out(tasks[-1], it.memory)
+    known, others = it.memory.samples().select(held.nonzero().squeeze(1)), it.memory.part(~held)
+    near = nearest(known, others, 5)[torch.arange(len(known))]
+    left_out = practical.left_out_parts(known.x(), known.y, near)
+    harder = [
+        F.cross_entropy(z, known.y) - F.cross_entropy(new, test.y) for z, new in zip(left_out, parts, strict=True)
+    ]
+    assert abs(harder[0] - harder[2]) < 0.15
+
+
+def test_with_fewer_samples_than_numbers_every_part_has_a_say(tmp_path, start) -> None:
+    """All are told apart, so nothing says how far the discriminant can be believed: not for ever."""
+    rng, y = np.random.default_rng(0), np.repeat(np.arange(4), 12)
+    x = np.eye(4, 400)[y] * 6 + 0.5 * rng.standard_normal((48, 400))
+    np.savez(tmp_path / "few.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    it, tasks = start(2, stream={"data": str(tmp_path / "few.npz"), "first": 2, "step": 2}, memory={"total": 100})
+    practical, test = method(it), Samples.join([task.test for task in tasks])
+    parts = practical.parts(test.x(), nearest(test, it.memory, 5)[torch.arange(len(test))])
+    sizes = (practical.weights[:, None, None] * (parts - parts.mean(2, keepdim=True))).abs().mean((1, 2))
+    assert practical.weights.min() > 0 and sizes[2] < 10 * sizes[0]
 
 
 def test_oddness_by_hand() -> None:

@@ -4,7 +4,8 @@ matter.
 Statistics are kept in double precision; `derive` computes the solution from them.
 """
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -106,6 +107,7 @@ class SecondMoment(Analytic):
     """And the sum of x x^T. Keeps d^2 + C d numbers."""
 
     Options: ClassVar[type[MethodOptions]] = RidgeOptions
+    knobs: ClassVar[Mapping[str, tuple[Any, ...]]] = {"method.strength": (0.001, 0.01, 0.1)}
     gram: Tensor
     strength: Tensor
 

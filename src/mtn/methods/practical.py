@@ -1,17 +1,19 @@
-"""The practical default: MTN beside prototypes in a partially whitened space.
+"""The practical default: MTN beside prototypes in a partially whitened space, and beside the classes' Gaussians.
 
-Two parts, trained side by side over all classes seen, then weighted on exemplars that neither was trained on:
+Three parts, weighted on exemplars that none of them has seen:
 
+- discriminant: a Gaussian a class with one covariance, in closed form from sums over all samples. It forgets nothing.
+  Where classes are such Gaussians nothing can be better, and what is trained only adds noise.
 - prototypes: s cos(A(x - m), A(w_c - m)), A = Sigma^-0.45 of the pooled within-class scatter (partial whitening), m the
-  mean of all samples seen. Sums over all samples give Sigma and m exactly, so nothing of them is forgotten. Rows w_c
-  start as class means and are pulled towards them where samples are few. In a task without samples of a class its row
-  is frozen, and samples drawn from N(mu_c, Sigma) stand for the class in the loss.
+  mean of all samples seen, from the same sums. Rows w_c start as class means and are pulled towards them where samples
+  are few. In a task without samples of a class its row is frozen, and samples drawn from N(mu_c, Sigma) stand for the
+  class in the loss.
 - network: the transformer of `mtn` over the query and its neighbours, with the model before the task as its teacher.
   Its head also sees the query itself, as cosines to rows that start as class means: the 64 numbers of an adapted query
   may not hold what tells an unforeseen class from the others.
 
-Both take the softmax over all seen classes, corrected for how often each class is drawn: one new class at a time is
-learned as well as a hundred.
+The last two are trained side by side over all classes seen. Both take the softmax over all of them, corrected for how
+often each class is drawn: one new class at a time is learned as well as a hundred.
 """
 
 import torch
@@ -20,73 +22,30 @@ from torch import Tensor, nn
 
 from mtn import losses
 from mtn.config import Config
-from mtn.evidence import PROTOTYPE, QUERY
+from mtn.evidence import DISCRIMINANT, PROTOTYPE, QUERY
 from mtn.memory import Memory
-from mtn.methods.analytic import SLDA
 from mtn.methods.base import Batch, Method, Needs, class_means, unit_rows
+from mtn.methods.gaussian import GaussianMoments, left_out_products
+from mtn.methods.mixture import fit_weights
 from mtn.methods.mtn import MTN, TransformerOptions
 from mtn.neighbours import Neighbours, capped, nearest
 from mtn.stream import Task
 
 DRAWN = 64
 """Samples drawn from the Gaussians of earlier classes in each step."""
-WHITENING = 0.9
-"""A = Sigma^(-WHITENING / 2): 0 leaves the space as it is, 1 gives every class unit variance in all directions."""
 PULL = 8.0
 """The pull of a prototype to its class mean is (PULL / samples of the class)^2."""
-HELD_OUT = 10
-"""Every tenth exemplar is held out of training: the weights of the two parts are fitted on these."""
-PRIOR_MEAN = (1.0, 0.3)
-"""Of the weights of prototypes and network."""
-PRIOR_PRECISION = (1.0, 10.0)
-"""One over the variance of that prior."""
+HELD_OUT = (9, 4, 1)
+"""Last digits of the ids of exemplars that are held out of training: the first, or more where it gives fewer than
+ENOUGH."""
+ENOUGH = 100
+"""Held-out exemplars to fit the weights of the parts on."""
 MOST_HELD_OUT = 1000
-"""Held-out exemplars that the two weights are fitted on, at the most."""
-
-
-class WhiteningMoments(SLDA):
-    """Exact sums over all samples -> the partially whitened space of the prototypes."""
-
-    mean: Tensor
-    whitening: Tensor
-    noise: Tensor
-
-    def __init__(self, dimension: int, config: Config) -> None:
-        super().__init__(dimension, config)
-        self.register_buffer("mean", torch.zeros(dimension), persistent=False)
-        self.register_buffer("whitening", torch.eye(dimension), persistent=False)
-        self.register_buffer("noise", torch.eye(dimension), persistent=False)
-
-    @property
-    def configured_strength(self) -> float:
-        return 0.01  # of the ridge of SLDA, which is not solved here
-
-    def class_centres(self) -> Tensor:
-        """C,D: the mean of each class."""
-        return (self.total / self.count.clamp(min=1)[:, None]).float()
-
-    def derive(self) -> None:
-        """m, A, and A Sigma^1/2, which gives noise the covariance of a class in the whitened space.
-
-        Sigma has a prior of the mean variance in all directions, worth as many samples as there are directions.
-        """
-        samples, width = self.count.sum().clamp(min=1), self.dimension
-        within = self.gram - self.total.T @ (self.total / self.count.clamp(min=1)[:, None])
-        variance = (within.trace() / (samples * width)).clamp(min=1e-9)
-        prior = width * variance * torch.eye(width, dtype=within.dtype, device=within.device)
-        values, vectors = torch.linalg.eigh((within + prior) / (samples + width))
-        whitening, noise = ((vectors * values ** (power / 2)) @ vectors.T for power in (-WHITENING, 1 - WHITENING))
-        self.mean = (self.total.sum(0) / samples).float()
-        self.whitening, self.noise = whitening.float(), noise.float()
-
-    def whiten(self, x: Tensor) -> Tensor:
-        """A (x - m): B,D."""
-        return (x - self.mean) @ self.whitening
-
-    def draw(self, labels: Tensor) -> Tensor:
-        """A sample of each class's Gaussian, in the whitened space."""
-        centres = self.whiten(self.class_centres()[labels])
-        return centres + torch.randn_like(centres) @ self.noise
+"""The same, at the most."""
+TRAINED = (0.9, 0.1)
+"""What prototypes and network are believed to have of the share that the discriminant leaves them."""
+PRECISION = 50.0
+"""One over the variance of what is believed of shares."""
 
 
 class QueryNetwork(MTN):
@@ -111,8 +70,11 @@ class QueryNetwork(MTN):
 
     def query_scores(self, x: Tensor) -> Tensor:
         """s cos(q, r_c): B,C."""
-        rows = unit_rows(torch.where(self.taught[:, None], self.raw, self.raw.detach())) if self.training else self.raw
-        return self.log_scale.exp() * x @ rows.T
+        if not self.training:  # rows are of length 1
+            return self.log_scale.exp() * x @ self.raw.T
+        taught = self.taught.nonzero().squeeze(1)
+        cosines = (x @ self.raw.detach().T).index_copy(1, taught, x @ unit_rows(self.raw[taught]).T)
+        return self.log_scale.exp() * cosines
 
     def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
         return {QUERY: self.query_scores(x)} | super().shares(x, neighbours)
@@ -124,7 +86,7 @@ class QueryNetwork(MTN):
 
 
 class Practical(Method):
-    """Prototypes and a network, scores added with fitted weights: what MTNClassifier uses."""
+    """Prototypes, a network and a discriminant, scores added with fitted weights: what MTNClassifier uses."""
 
     Options = TransformerOptions
     defaults = {  # noqa: RUF012 (of the class, and never changed)
@@ -143,11 +105,11 @@ class Practical(Method):
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
-        self.moments = WhiteningMoments(dimension, config)
+        self.moments = GaussianMoments(dimension, config)
         self.prototypes = nn.Parameter(torch.zeros(0, dimension))
         self.log_scale = nn.Parameter(torch.tensor(2.5))
         self.network = QueryNetwork(dimension, config)
-        self.register_buffer("weights", torch.tensor(PRIOR_MEAN))  # of prototypes and network
+        self.register_buffer("weights", torch.tensor([*TRAINED, 0.0]))  # of the parts
         # Unit vectors in the whitened space: the means of the task's classes, and the prototypes when the task began
         # or ended.
         self.register_buffer("mean_directions", torch.zeros(0, dimension), persistent=False)
@@ -163,6 +125,7 @@ class Practical(Method):
         self.derive()
 
     def derive(self) -> None:
+        self.weights = F.pad(self.weights, (0, 3 - len(self.weights)))  # an earlier version had no discriminant
         if self.seen:
             self.moments.derive()
             self.derive_directions()
@@ -180,7 +143,8 @@ class Practical(Method):
 
     def held_out(self, task: Task, memory: Memory) -> Tensor:
         """By id, so for good; a class with nothing else to train on gives none."""
-        held = memory.id % HELD_OUT == HELD_OUT - 1
+        tenths = -(-10 * ENOUGH // max(len(memory), 1))
+        held = torch.isin(memory.id % 10, torch.tensor(HELD_OUT[:tenths]))
         left = torch.bincount(memory.y[~held], minlength=task.seen)
         return held & (left[memory.y] > 0)
 
@@ -214,52 +178,92 @@ class Practical(Method):
 
     def pull(self, moving: Tensor) -> Tensor:
         """The mean of (PULL / n_c)^2 |u(w_c) - u(mu_c)|^2 over the task's classes, u: unit vectors, whitened."""
-        weight = (PULL / self.moments.count[self.taught]).square().float()
+        weight = self.pull_weights(self.taught)
         return (weight * (moving - self.mean_directions).square().sum(1)).mean()
+
+    def pull_weights(self, labels: Tensor) -> Tensor:
+        """(PULL / n_c)^2 of each of the labels (N), or of the classes of a mask (C)."""
+        return (PULL / self.moments.count[labels]).square().float()
 
     def prototype_scores(self, x: Tensor) -> Tensor:
         """s cos(A(x - m), A(w_c - m)): B,C."""
         return self.log_scale.exp() * (F.normalize(self.moments.whiten(x), dim=1) @ self.prototype_directions.T)
 
     def parts(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        """2,B,C: the scores of prototypes and network."""
-        return torch.stack([self.prototype_scores(x), self.network.scores(x, neighbours)])
+        """3,B,C: the scores of prototypes, network and discriminant."""
+        return torch.stack([self.prototype_scores(x), self.network.scores(x, neighbours), self.moments.scores(x, None)])
 
     def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
-        """The prototype, and of the network the query itself and the query with its neighbours."""
-        of_prototypes, of_network = self.weights
-        network = self.network.shares(x, neighbours)
-        parts = {name: of_network * part for name, part in network.items()}
-        return {PROTOTYPE: of_prototypes * self.prototype_scores(x), **parts}
+        """The prototype, of the network the query itself and the query with its neighbours, and the discriminant."""
+        of_prototypes, of_network, of_discriminant = self.weights
+        return {
+            PROTOTYPE: of_prototypes * self.prototype_scores(x),
+            **{name: of_network * part for name, part in self.network.shares(x, neighbours).items()},
+            DISCRIMINANT: of_discriminant * self.moments.scores(x, None),
+        }
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        scores: Tensor = torch.tensordot(self.weights, self.parts(x, neighbours), 1)
-        return scores
+        return self.weighted(self.parts(x, neighbours))
 
-    def left_out_scores(self, x: Tensor, y: Tensor, neighbours: Neighbours | None) -> Tensor:
-        """A prototype starts as the mean of its class: without x it is (x - mu) / (n - 1) farther from x."""
-        parts, residual = self.parts(x, neighbours), x - self.moments.class_centres()[y]
-        rows = self.prototypes[y] - residual / (self.moments.count[y] - 1).clamp(min=1).float()[:, None]
-        cosines = F.cosine_similarity(self.moments.whiten(x), self.moments.whiten(rows))
-        parts[0, torch.arange(len(y)), y] = self.log_scale.exp() * cosines
+    def weighted(self, parts: Tensor) -> Tensor:
+        """B,C: the sum of parts (3,B,C)."""
         scores: Tensor = torch.tensordot(self.weights, parts, 1)
         return scores
 
+    def left_out_scores(self, x: Tensor, y: Tensor, neighbours: Neighbours | None) -> Tensor:
+        return self.weighted(self.left_out_parts(x, y, neighbours))
+
+    def left_out_parts(self, x: Tensor, y: Tensor, neighbours: Neighbours | None) -> Tensor:
+        """3,B,C: the scores of exemplars that were held out, without their share in class means and Sigma.
+
+        Without x the mean of its class is (x - mu) / (n - 1) farther from x, and a prototype moves with its mean as far
+        as it is pulled there: by a / (1 + a) of it, a the weight of the pull.
+        """
+        moments, query = self.moments, self.moments.whiten(x)
+        residual = (x - moments.class_centres()[y]) @ moments.whitening
+        rows = moments.whiten(self.prototypes)
+        pull = self.pull_weights(y)[:, None]
+        own = rows[y] - pull / (1 + pull) * residual / (moments.count[y] - 1).clamp(min=1).float()[:, None]
+        leverage = moments.leverage(residual, y, 1 / (moments.count.sum() + self.dimension))
+        unit = F.normalize(residual, dim=1)
+        inner = (query * unit).sum(1, keepdim=True)
+        across, squares = left_out_products(query, unit, inner, rows, own, y, leverage)
+        length = query.square().sum(1, keepdim=True) + leverage / (1 - leverage) * inner.square()
+        prototypes = self.log_scale.exp() * across / (length * squares).clamp(min=1e-12).sqrt()
+        return torch.stack([prototypes, self.network.scores(x, neighbours), moments.left_out_scores(x, y, None)])
+
     def class_sums(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.moments.total.cpu(), self.moments.count.cpu(), self.moments.gram.cpu()
+
+    def answer_untrained(self, task: Task, memory: Memory) -> bool:
+        """Prototypes and rows of the network are class means; the weights of the parts stay as they were."""
+        self.network.end_task(task, memory)
+        self.derive_directions()
+        return True
 
     @torch.no_grad()
     def end_task(self, task: Task, memory: Memory) -> None:
         self.network.end_task(task, memory)
         self.derive_directions()
+        scale, share = self.moments.choose_shrinkage(memory.samples()) or (0.0, 0.0)
+        scales = torch.tensor([1.0, 1.0, scale])
+        shares = torch.tensor([*((1 - share) * part for part in TRAINED), share])
         held = self.held_out(task, memory)
-        if not held.any():
-            return
+        weights = self.fitted_weights(memory, held, scales, shares) if held.any() else scales * shares
+        self.weights = weights.to(self.weights)
+
+    def fitted_weights(self, memory: Memory, held: Tensor, scales: Tensor, shares: Tensor) -> Tensor:
+        """3: by what the parts say of the exemplars that were held out (M), around what is believed of them (3, 3)."""
         samples = memory.samples().select(held.nonzero().squeeze(1)[:: -(-int(held.sum()) // MOST_HELD_OUT)])
-        others = memory.part(~held)
-        neighbours = nearest(samples, others, capped(self.options.k, others), self.weights.device)
-        scores = [self.parts(samples.x(rows).to(self.weights), neighbours[rows]) for rows in samples.chunks()]
-        self.weights = fit_weights(torch.cat(scores, dim=1), samples.y.to(self.weights.device))
+        others, device = memory.part(~held), self.weights.device
+        neighbours = nearest(samples, others, capped(self.options.k, others), device)
+        parts = [
+            self.left_out_parts(samples.x(rows).to(device), samples.y[rows].to(device), neighbours[rows])
+            for rows in samples.chunks()
+        ]
+        there = self.moments.count > 0
+        labels = (there.cumsum(0) - 1)[samples.y.to(device)]
+        return fit_weights(torch.cat(parts, dim=1)[:, :, there], labels, scales, shares, PRECISION)
 
     def evidence(self, x: Tensor, neighbours: Neighbours) -> tuple[Tensor, Tensor] | None:
         return self.network.evidence(x, neighbours)
@@ -267,36 +271,3 @@ class Practical(Method):
     def forget(self, label: int) -> None:
         super().forget(label)
         self.moments.forget(label)
-
-
-def fit_weights(parts: Tensor, y: Tensor) -> Tensor:
-    """Weights w >= 0 of two parts (2,N,C) that minimise -sum log softmax(w . z)_y + sum_i p_i (w_i - m_i)^2 / 2.
-
-    m is PRIOR_MEAN and p PRIOR_PRECISION. By Newton's method.
-    """
-    parts = parts.double()
-    mean, precision = (torch.tensor(values).to(parts) for values in (PRIOR_MEAN, PRIOR_PRECISION))
-    true = parts.gather(2, y.expand(len(parts), -1)[:, :, None]).squeeze(2)  # 2,N
-
-    def objective(w: Tensor) -> Tensor:
-        z = torch.tensordot(w, parts, 1)
-        value: Tensor = (z.logsumexp(1) - w @ true).sum() + (precision * (w - mean).square()).sum() / 2
-        return value
-
-    w = mean.clone()
-    for _ in range(30):
-        p = torch.tensordot(w, parts, 1).softmax(1)
-        expected = (p * parts).sum(2)  # 2,N
-        slope = (expected - true).sum(1) + precision * (w - mean)
-        curve = torch.einsum("nc,inc,jnc->ij", p, parts, parts) - expected @ expected.T + precision.diag()
-        free = (w > 0) | (slope < 0)
-        step = torch.zeros_like(w)
-        step[free] = torch.linalg.solve(curve[free][:, free], slope[free])
-        size = 1.0
-        while size > 1e-4 and objective((w - size * step).clamp(min=0)) > objective(w):
-            size /= 2
-        moved = (w - size * step).clamp(min=0)
-        if (moved - w).abs().max() < 1e-6:
-            break
-        w = moved
-    return w.float()
