@@ -1,9 +1,6 @@
 """A memory in Milvus: nothing is lost or doubled, whatever stops when."""
 
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -30,25 +27,13 @@ from mtn.experiments.run import run
 from mtn.memory import Memory
 from mtn.search import collection as milvus
 from mtn.storage import files
+from processes import RunProcess
 from runs import without_timings
 
 pytestmark = pytest.mark.usefixtures("milvus_permission")
 
 for package in ("pymilvus", "milvus_lite"):
-    pytest.importorskip(package, reason=f"{package} is not there: pip install 'mtn[milvus]'")
-
-
-RUN = """
-import sys, torch
-from pathlib import Path
-from mtn.config import Config
-from mtn.experiments.run import run
-from mtn.recipes import with_changes
-torch.set_num_threads(1)
-config = Config.model_validate_json(Path(sys.argv[1]).read_text())
-far = with_changes(config, memory={"store": "milvus", "uri": sys.argv[3]})
-run(far, Path(sys.argv[2]), lambda what, done, of: print(".", end="", flush=True), save_every=0.05)
-"""
+    pytest.importorskip(package, reason=f"{package} is not there: pip install '.[milvus]'")
 
 
 def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
@@ -56,20 +41,15 @@ def test_killed_at_random_moments_a_run_ends_as_if_nothing_had_happened(
 ) -> None:
     config = configure(train={"min_steps": 40})
     run(config, tmp_path / "exact")
-    (tmp_path / "config.json").write_text(config.model_dump_json())
-    out, chance = tmp_path / "killed", random.Random(0)
-    command = [sys.executable, "-c", RUN, str(tmp_path / "config.json"), str(out), milvus_uri]
+    out, far, chance = tmp_path / "killed", in_milvus(config, milvus_uri), random.Random(0)
     for _ in range(2):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.read(chance.randrange(1, 80))  # so many steps, of 160 in all
+        process = RunProcess(far, out)
+        process.wait(chance.randrange(1, 80))  # so many steps, of 160 in all
         time.sleep(chance.uniform(0.0, 0.05))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        process.kill()
+    assert RunProcess(far, out).end() == 0
     result = files.read_json(out / "result.json")
-    assert_as_exact(out, in_milvus(config, milvus_uri), tmp_path / "exact", result)
+    assert_as_exact(out, far, tmp_path / "exact", result)
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 9, 14, 15, 16, 17, 18, 25])

@@ -50,12 +50,12 @@ Make = Callable[..., VectorStore]
 def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """An empty store of each kind; those in Milvus are in a local file."""
     if request.param == "inverted file":
-        pytest.importorskip("faiss", reason="pip install 'mtn[ann]'")
+        pytest.importorskip("faiss", reason="pip install '.[ann]'")
         monkeypatch.setattr(inverted_file, "MINIMUM", 1)
         monkeypatch.setattr(inverted_file, "CANDIDATES", N)  # every vector is a candidate: the search is exact
     if request.param == "milvus":
         for package in ("pymilvus", "milvus_lite"):
-            pytest.importorskip(package, reason="pip install 'mtn[milvus]'")
+            pytest.importorskip(package, reason="pip install '.[milvus]'")
     options = {
         "in process": {},
         "inverted file": {"search": "approximate"},
@@ -255,7 +255,7 @@ def test_the_configuration_chooses_the_store(tmp_path: Path) -> None:
 
 
 def test_nothing_connects_before_vectors_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pymilvus", reason="pip install 'mtn[milvus]'")
+    pytest.importorskip("pymilvus", reason="pip install '.[milvus]'")
     monkeypatch.setattr(collection, "PATIENCE", 0.5)
     location = new_location("http://127.0.0.1:9")  # where no server listens
     memory = Memory(Budget(total=N), store=make_store(Budget(total=N), (D,), location))
@@ -273,7 +273,7 @@ def test_nothing_connects_before_vectors_are_needed(monkeypatch: pytest.MonkeyPa
 def test_a_server_that_answers_in_the_end_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    exceptions = pytest.importorskip("pymilvus.exceptions", reason="pip install 'mtn[milvus]'")
+    exceptions = pytest.importorskip("pymilvus.exceptions", reason="pip install '.[milvus]'")
     far = collection.Collection(new_location("http://127.0.0.1:9"), D)
     pauses: list[float] = []
     monkeypatch.setattr("tenacity.nap.time.sleep", pauses.append)

@@ -15,7 +15,7 @@ from torch import Tensor
 from mtn.config import Budget
 from mtn.errors import InputError
 from mtn.samples import Samples, rank_within_class
-from mtn.search import Location, VectorStore, in_process_store, make_store
+from mtn.search import Location, NeighbourLists, VectorStore, in_process_store, make_store
 
 Featurise = Callable[[Samples], Samples]
 """Images -> the vectors that a backbone makes of them; vectors are returned as they are."""
@@ -33,6 +33,9 @@ class Memory:
         self.store = make_store(budget, shape) if store is None else store
         self.priority = torch.zeros(0, dtype=torch.float64)  # M
         self.arrived = 0  # samples so far, kept or not
+        self.keeps_neighbours = False  # whether neighbours of exemplars are kept once they were searched for
+        self._lists: NeighbourLists | None = None
+        self._whole: Memory | None = None  # of which this is a part
 
     def __len__(self) -> int:
         return len(self.store)
@@ -89,6 +92,7 @@ class Memory:
 
     def remove(self, rows: Tensor) -> None:
         """Drop the exemplars at `rows` (a mask); the next task fills what becomes free."""
+        self._lists = self._lists and self._lists.without(self.id[rows])
         self._set(self.store.take(~rows), self.priority[~rows])
 
     def relabel(self, row: int, label: int) -> None:
@@ -103,11 +107,28 @@ class Memory:
         """Make many searches for a few queries each faster, until the memory changes."""
         self.store.prepare_for_queries()
 
+    def neighbour_lists(self, ids: Tensor, k: int) -> NeighbourLists | None:
+        """Lists of the nearest exemplars of these exemplars, k and more, kept or searched for now; None: none are kept.
+
+        A part has those of the memory that it is a part of.
+        """
+        if self._whole is not None:
+            return self._whole.neighbour_lists(ids, k)
+        if not (self.keeps_neighbours and NeighbourLists.can_be_kept(self.store)):
+            return None
+        lists = (self._lists or NeighbourLists.none(self.store, k)).of(self.store, k)
+        long = lists.id[lists.near[:, k - 1] >= 0]
+        missing = ids[torch.isin(ids, self.id) & ~torch.isin(ids, long)].unique()
+        self._lists = lists.filled(self.store, missing) if len(missing) else lists
+        return self._lists
+
     # ---- other memories of the same exemplars
 
     def part(self, rows: Tensor) -> "Memory":
         """The exemplars at `rows` (a mask) alone, to look at: a part is neither saved nor committed."""
-        return self._with(self.store.subset(rows), self.priority[rows])
+        part = self._with(self.store.subset(rows), self.priority[rows])
+        part._whole = self if self._whole is None else self._whole
+        return part
 
     def featurised(self, featurise: Featurise) -> "Memory":
         """The same exemplars as vectors."""

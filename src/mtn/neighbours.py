@@ -13,7 +13,7 @@ from torch import Tensor
 from mtn.memory import Memory
 from mtn.runtime import distributed
 from mtn.runtime.progress import Progress, silent
-from mtn.samples import Samples
+from mtn.samples import CHUNK, Samples
 from mtn.search import InProcessStore, VectorStore
 
 
@@ -93,13 +93,16 @@ def nearest_within(
     similarity = torch.zeros(len(firsts), len(queries), k, device=device)
     everything = slice(0, len(queries))
     own = distributed.own_rows(everything)
-    for chunk in queries.chunks(within=own):
+    left = torch.arange(own.start, own.stop)
+    if own == everything:
+        left = left[~_kept(queries, memory, k, firsts, index, similarity)]
+    for chunk in left.split(CHUNK) if len(left) else ():
         query, query_ids = queries.x(chunk).to(device), queries.id[chunk].to(device)
         for part, (scores, rows) in enumerate(store.search(query, k + 1, firsts)):
             rows, scores = _without_query(query_ids, ids, rows, scores, k)
             index[part, chunk, : rows.shape[1]] = rows.int()
             similarity[part, chunk, : rows.shape[1]] = scores
-        progress("searching", chunk.stop - own.start, own.stop - own.start)
+        progress("searching", int(chunk[-1]) + 1 - own.start, own.stop - own.start)
     if not len(memory):  # a row that padding points at
         y = y.new_zeros(1)
         store = InProcessStore(y, y, torch.zeros(1, *memory.sample_shape, device=device))
@@ -108,6 +111,23 @@ def nearest_within(
         for both in zip(index, similarity, strict=True)
     ]
     return [Retrieval(store, y, index, similarity, bool((index >= 0).all())) for index, similarity in parts]
+
+
+def _kept(queries: Samples, memory: Memory, k: int, firsts: Sequence[int], index: Tensor, similarity: Tensor) -> Tensor:
+    """N: of which queries, exemplars all, the neighbours were kept; they are written into `index` and `similarity`."""
+    known = torch.zeros(len(queries), dtype=torch.bool)
+    may_be = index.is_cpu and bool((queries.id >= 0).any())  # a user's query has no id
+    lists = memory.neighbour_lists(queries.id, k) if may_be else None
+    if lists is None:
+        return known
+    for rows in torch.isin(queries.id, lists.id).nonzero().squeeze(1).split(CHUNK):
+        found = [lists.nearest(queries.id[rows], memory.store, k, first) for first in firsts]
+        enough = torch.stack([long for _, long in found]).all(0)
+        for part, ((scores, places), _) in enumerate(found):
+            index[part, rows[enough]] = places[enough].int()
+            similarity[part, rows[enough]] = scores[enough]
+        known[rows] = enough
+    return known
 
 
 def top_k(cosines: Tensor, query_ids: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from mtn.search.collection import new_location
 from mtn.search.in_process import InProcessStore
 from mtn.search.inverted_file import InvertedFileStore
 from mtn.search.milvus import MilvusStore, drop_collection
+from mtn.search.neighbour_lists import NeighbourLists
 from mtn.search.permission import normalise_uri, permitted_uri
 from mtn.search.store import Location, VectorStore
 
@@ -16,6 +17,7 @@ __all__ = [
     "InvertedFileStore",
     "Location",
     "MilvusStore",
+    "NeighbourLists",
     "VectorStore",
     "drop_collection",
     "in_process_store",

@@ -9,16 +9,18 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay, wait_exponential
 from torch import Tensor
 
-from mtn.errors import InputError, UnavailableError
+from mtn.errors import InputError, UnavailableError, install_line
 from mtn.search.permission import check_permission, normalise_uri, token_for
 from mtn.search.store import Location
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 BATCH = 1000
 """Rows of a call."""
@@ -188,7 +190,7 @@ class Collection:
                 if self.is_local:
                     import milvus_lite  # noqa: F401 (pymilvus starts it)
             except ImportError as error:
-                raise InputError(f"memory.store = 'milvus' needs {error.name}: pip install 'mtn[milvus]'") from None
+                raise InputError(f"memory.store = 'milvus' needs {error.name}: {install_line('milvus')}") from None
             for package in ("pymilvus", "milvus_lite"):
                 logging.getLogger(package).setLevel(logging.CRITICAL)
             uri = self.location.uri
@@ -202,6 +204,9 @@ class Collection:
 
     def _call(self, request: Callable[[Any], T]) -> T:
         """Retry with growing pauses while the server does not answer; every request may be repeated."""
+        # here: few models are in Milvus, and it brings asyncio and tornado along
+        from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_exponential
+
         attempts = Retrying(
             retry=retry_if_exception(self._may_pass),
             wait=wait_exponential(multiplier=0.25, max=5.0),
@@ -228,7 +233,7 @@ class Collection:
         code = getattr(error, "code", None)
         return code not in FINAL_CODES and not (self.is_local and isinstance(code, int) and code != CONNECTION_LOST)
 
-    def _warn_once(self, attempt: RetryCallState) -> None:
+    def _warn_once(self, attempt: "RetryCallState") -> None:
         if attempt.attempt_number == 1:
             logging.getLogger(__name__).warning("Milvus, %s: no answer, trying again", self)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mtn.errors import InputError
+from mtn.search.byte_vectors import FEWEST, ByteVectors, has_byte_products
 from mtn.search.store import Nearest, Rows, VectorStore
 
 BLOCK = 65_536
@@ -23,20 +24,25 @@ class InProcessStore(VectorStore):
 
     x: Tensor  # N,D float32 or float16; of images N,H,W,3 uint8
     columns: Tensor | None = field(default=None, init=False)  # D,N contiguous, once prepared for queries
+    in_bytes: ByteVectors | None = field(default=None, init=False)  # made at the first search
 
     @property
     def shape(self) -> torch.Size:
         return self.x.shape
 
     def take(self, rows: Tensor) -> Self:
-        return replace(self, id=self.id[rows], y=self.y[rows], x=self.x[rows])
+        taken = replace(self, id=self.id[rows], y=self.y[rows], x=self.x[rows])
+        taken.in_bytes = self.in_bytes and self.in_bytes.take(taken.x, rows)
+        return taken
 
     def add(self, ids: Tensor, y: Tensor, read: Callable[[slice], Tensor], keep: Tensor | None = None) -> Self:
         keep = torch.arange(len(self)) if keep is None else keep
         x = self.x.new_empty(len(keep) + len(ids), *self.x.shape[1:])  # `cat` would copy millions twice
         torch.index_select(self.x, 0, keep, out=x[: len(keep)])
         x[len(keep) :] = read(slice(0, len(ids)))
-        return replace(self, id=torch.cat([self.id[keep], ids]), y=torch.cat([self.y[keep], y]), x=x)
+        added = replace(self, id=torch.cat([self.id[keep], ids]), y=torch.cat([self.y[keep], y]), x=x)
+        added.in_bytes = self.in_bytes and self.in_bytes.take(x[: len(keep)], keep).join(x)
+        return added
 
     def read(self, rows: Rows) -> Tensor:
         return self.x[rows].float()
@@ -45,6 +51,9 @@ class InProcessStore(VectorStore):
         return self.x.numpy()
 
     def search(self, query: Tensor, k: int, firsts: Sequence[int]) -> list[Nearest]:
+        if self._searches_bytes():
+            self.in_bytes = self.in_bytes or ByteVectors.of(self.x)
+            return self.in_bytes.search(query, k, firsts)
         columns = self.x.T if self.columns is None else self.columns
         parts: list[list[Nearest]] = [[] for _ in firsts]
         for start in range(0, max(*firsts, 1), BLOCK):
@@ -55,9 +64,18 @@ class InProcessStore(VectorStore):
                     blocks.append((scores, rows + start))
         return [blocks[0] if len(blocks) == 1 else _merge(blocks, k) for blocks in parts]
 
+    def _searches_bytes(self) -> bool:
+        return self.x.is_cpu and len(self) >= FEWEST and has_byte_products()
+
+    @property
+    def query_multiple(self) -> int:
+        return 1 if self._searches_bytes() else super().query_multiple
+
     def prepare_for_queries(self) -> None:
-        """The product of a few queries with transposed vectors takes half the time."""
-        if self.columns is None and len(self) < TRANSPOSABLE:
+        """Bytes, or, as the product of a few queries with transposed vectors takes half the time, columns."""
+        if self._searches_bytes():
+            self.in_bytes = self.in_bytes or ByteVectors.of(self.x)
+        elif self.columns is None and len(self) < TRANSPOSABLE:
             self.columns = self.x.T.contiguous()
 
     def to(self, device: torch.device | str) -> Self:

@@ -2,7 +2,7 @@
 
 Vectors are grouped around centroids, a byte a number, and only the groups nearest to a query are searched. More
 candidates than needed are taken and ranked by the store's own vectors. Of the indexes of faiss this is one that vectors
-can be removed from, and that is built in minutes (docs/scale.md).
+can be removed from, and that is built in minutes (docs/how-to/large-memory.md).
 """
 
 import copy
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtn.errors import InputError
+from mtn.errors import InputError, install_line
 from mtn.search.in_process import InProcessStore
 from mtn.search.store import Nearest
 
@@ -145,5 +145,5 @@ def _import_faiss() -> Any:
     try:
         import faiss
     except ImportError:
-        raise InputError("memory.search = 'approximate' needs faiss: pip install 'mtn[ann]'") from None
+        raise InputError(f"memory.search = 'approximate' needs faiss: {install_line('ann')}") from None
     return faiss
