@@ -14,6 +14,8 @@ from mtn.experiments.paper.targets import TARGETS
 from mtn.recipes import with_changes
 
 CLASSES = 20
+QUICK, SIZE_METHODS = ("slda", "joint"), {"MTN": "mtn", "SS-IL": "ssil"}
+"""Methods of the grid that do not take long."""
 FILES = {"table.md", "table.csv", "data.csv", "figure.png", "figure.svg"}
 
 
@@ -53,6 +55,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def write_whole_report(data: Path, out: Path) -> Path:
     """Every target, without the methods that take longest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "QUICK", ("slda", "joint"))
+        patch.setattr(grid, "QUICK", QUICK)
+        patch.setattr(grid, "SIZE_METHODS", SIZE_METHODS)
         make(dataclasses.replace(brief(data), steps=(2, 5)), list(TARGETS), out, limit=1e6)
     return out

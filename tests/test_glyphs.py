@@ -1,15 +1,19 @@
 """The embedded data set: the same everywhere, honestly split, and read by an encoder worth having."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from mtn.data import glyphs
+from mtn.data import glyphs, load_vectors
+from mtn.data.sources import open_source
 from mtn.encoders import glyph
+from mtn.errors import InputError
 from mtn.runtime.cache import cache_folder
 
 SPLITS = tuple(glyphs.COUNTS)
@@ -88,6 +92,54 @@ def test_a_smaller_set_is_the_beginning_of_a_larger_one(small: Path, cache: Path
             np.testing.assert_array_equal(load(larger, name)[: 20 * count], load(small, name))
 
 
+def test_fewer_images_are_the_beginning_of_more() -> None:
+    usual, more = glyphs.render("train", 7), glyphs.render("train", 7, 130)
+    np.testing.assert_array_equal(more[:100], usual)
+    np.testing.assert_array_equal(glyphs.render("train", 7, 25), usual[:25])
+    assert len({image.tobytes() for image in more}) == 130
+
+
+def test_a_hard_set_overlaps_more() -> None:
+    encoder, found = glyph.load_network(), []
+    for limits in (glyphs.EASY, glyphs.HARD):
+        rows, queries = (
+            np.concatenate([glyphs.render(split, label, count, limits) for label in range(12)])
+            for split, count in (("train", 20), ("val", 10))
+        )
+        x, q = (F.normalize(torch.from_numpy(encoder.encode(part))) for part in (rows, queries))
+        found.append(((q @ x.T).argmax(1) // 20 == torch.arange(12).repeat_interleave(10)).float().mean().item())
+    assert found[1] < found[0] - 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "counts"),
+    [
+        ("glyphs-200", glyphs.GlyphSet(200), (100, 20, 30)),
+        ("glyphs-1k", glyphs.GlyphSet(1000), (100, 20, 30)),
+        ("glyphs-200x25", glyphs.GlyphSet(200, 25), (25, 20, 30)),
+        ("glyphs-200x1280", glyphs.GlyphSet(200, 1280), (1280, 20, 30)),
+        ("glyphs-1k-hard", glyphs.GlyphSet(1000, hard=True), (1280, 20, 50)),
+        ("glyphs-200x25-hard", glyphs.GlyphSet(200, 25, True), (25, 20, 50)),
+    ],
+)
+def test_a_name_says_classes_images_and_difficulty(
+    name: str, expected: glyphs.GlyphSet, counts: tuple[int, ...]
+) -> None:
+    found = glyphs.find_set(name)
+    assert found == expected and tuple(found.counts.values()) == counts
+    assert found.name == name.replace("1k", "1000")
+    assert found.keeps_images == (counts[0] <= 100)
+
+
+@pytest.mark.parametrize("name", ["glyphs", "glyphs-", "glyphs-2k", "glyphs-200x", "glyphs-200-easy", "glyphs-200 "])
+def test_other_names_are_of_no_set(name: str) -> None:
+    assert glyphs.find_set(name) is None
+
+
+def test_a_usual_number_of_images_is_the_same_folder(small: Path, cache: Path) -> None:
+    assert glyphs.prepare(20, 100, cache=cache) == small
+
+
 def test_contact_sheet_is_a_picture(tmp_path: Path) -> None:
     glyphs.contact_sheet(tmp_path / "sheet.png", labels=range(3))
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
@@ -113,21 +165,34 @@ def test_second_call_reads_the_cache(small: Path, cache: Path, monkeypatch: pyte
     assert (small / "x_train.npy").stat().st_mtime_ns == before
 
 
-def test_an_interrupted_run_leaves_nothing_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stale = tmp_path / ".glyphs-2-v0-left-by-a-killed-process"
-    stale.mkdir()
-    (stale / "x_train.npy").write_bytes(b"half")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(glyphs, "render", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        glyphs.prepare(2, cache=tmp_path)
-    assert list(tmp_path.iterdir()) == [stale]
-    assert load(glyphs.prepare(2, cache=tmp_path), "x_train").shape[0] == 200
+@pytest.mark.parametrize("images", [100, 130])
+def test_a_killed_process_is_continued_where_it_was(
+    images: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With images beside the features, and without."""
+    monkeypatch.setattr(glyphs, "BLOCK", 64)
+
+    def stop(what: str, done: int, total: int) -> None:
+        if done > 100:
+            raise KeyboardInterrupt
+
+    whole = glyphs.prepare(2, images, True, cache=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        glyphs.prepare(2, images, True, cache=tmp_path, progress=stop)
+    assert not (tmp_path / whole.name).exists()
+    told: list[int] = []
+    resumed = glyphs.prepare(2, images, True, cache=tmp_path, progress=lambda what, done, total: told.append(done))
+    assert told[0] == 3 * 64
+    assert {path.name: path.read_bytes() for path in resumed.iterdir()} == {
+        path.name: path.read_bytes() for path in whole.iterdir()
+    }
+    assert (resumed / "images_train.npy").exists() == (images <= 100)
 
 
 def test_two_at_once_both_succeed(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         folders = list(pool.map(lambda _: glyphs.prepare(2, cache=tmp_path), range(2)))
-    assert folders[0] == folders[1] and list(tmp_path.iterdir()) == [folders[0]]
+    assert folders[0] == folders[1] and {path.name for path in tmp_path.iterdir()} == {".lock", folders[0].name}
 
 
 def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -141,7 +206,7 @@ def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, t
 def test_progress_ends_at_the_total(tmp_path: Path) -> None:
     last: dict[str, tuple[int, int]] = {}
     glyphs.prepare(2, cache=tmp_path, progress=lambda stage, done, total: last.update({stage: (done, total)}))
-    assert set(last) == {f"{what} {split}" for what in ("draw", "encode") for split in SPLITS}
+    assert set(last) == {f"draw and encode {split}" for split in SPLITS}
     assert all(done == total for done, total in last.values())
 
 
@@ -149,6 +214,21 @@ def test_progress_ends_at_the_total(tmp_path: Path) -> None:
 def test_impossible_sizes_are_refused(classes: int, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"between 2 and 1000, got {classes}"):
         glyphs.prepare(classes, cache=tmp_path)
+    with pytest.raises(ValueError, match="images a class must be between 1 and 10000, got 0"):
+        load_vectors("glyphs-200x0")
+
+
+def test_a_set_of_many_images_keeps_their_features_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MTN_CACHE", str(tmp_path))
+    assert len(load_vectors("glyphs-2x101").train) == 202
+    with pytest.raises(InputError, match="glyphs-2x101 keeps vectors alone"):
+        open_source("glyphs-2x101").list_items()
+
+
+def test_a_disk_without_room_is_said_before_anything_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    with pytest.raises(InputError, match=r"0\.0 GB free, the images of glyphs-2 need .*MTN_CACHE"):
+        glyphs.prepare(2, cache=tmp_path)
 
 
 # --- encoder

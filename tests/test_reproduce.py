@@ -1,6 +1,7 @@
 """The paper's tables and figures on small data: what is run, what is not run again, and the command."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -17,11 +18,14 @@ from cluster_data import cluster_arrays
 from grids import CLASSES, brief, make, rows
 from mtn import config
 from mtn.errors import InputError
-from mtn.experiments.paper import grid, timing
+from mtn.experiments import report
+from mtn.experiments.paper import grid, size, timing
 from mtn.experiments.paper.targets import TARGETS
-from mtn.experiments.run import StreamTrainer
+from mtn.experiments.run import StreamTrainer, run
 from mtn.methods.mtn import TransformerOptions
 from mtn.recipes import with_changes
+from mtn.stream import Task
+from mtn.training import Learner
 
 # ---- what is run
 
@@ -78,7 +82,78 @@ def test_what_is_varied_differs_and_what_targets_share_is_one_cell(grid_data: Pa
     assert [at for at, _ in lengths] == [2, 5, 10, 400, 1600] * 2  # 60 samples a task, all of them in one step
 
 
+@pytest.mark.parametrize(
+    ("data", "blocks"),
+    [
+        ("glyphs-4x130", {"easy": "glyphs-4x130", "hard": "glyphs-4x130-hard"}),
+        ("glyphs-4x130-hard", {"easy": "glyphs-4x130", "hard": "glyphs-4x130-hard"}),
+    ],
+)
+def test_size_has_a_glyphs_set_easy_and_hard_with_few_images_first(
+    data: str, blocks: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MTN_CACHE", str(tmp_path))
+    setup = grid.grid_setup(data, [0, 1])
+    points = grid.grid_points("size", setup)
+    assert [(one.value, one.block, one.series) for one in points] == list(
+        itertools.product((25, 100, 130), blocks, grid.SIZE_METHODS)
+    )
+    assert (setup.config.memory.total, setup.config.stream.first) == (80, 2)
+    for one in points:
+        for own in one.runs:
+            assert own.stream.data == blocks[one.block]
+            assert own.stream.per_class == (None if one.value == 130 else one.value)  # whole: shared with other targets
+
+
+def test_differences_are_of_runs_of_the_same_seed() -> None:
+    def point(series: str, averages: dict[int, float]) -> grid.PointResults:
+        results = [{"seed": seed, "average_incremental_accuracy": one} for seed, one in averages.items()]
+        return grid.PointResults(grid.GridPoint(series, 25, block="hard"), results)
+
+    found = size.differences([point("MTN", {0: 60.0, 1: 63.0, 2: 9.0}), point("SS-IL", {0: 59.0, 1: 60.0})])
+    assert found == {"hard": {"MTN - SS-IL": {25: report.MeanStd(2.0, pytest.approx(2**0.5))}}}
+
+
+def test_size_is_drawn_when_one_method_alone_has_been_run(
+    grid_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "SIZE_METHODS", {"SS-IL": "ssil", "slda": "slda"})
+    make(brief(grid_data), ["size"], tmp_path / "out", limit=0.0, also=["size/slda/25"])
+    assert "| slda | 25 | 1 |" in (tmp_path / "out/size/table.md").read_text()
+
+
 # ---- what is not run again, and what is not run
+
+
+@pytest.mark.parametrize("method", ["mtn", "bic", "joint"])
+def test_runs_share_their_first_task_and_end_as_if_they_did_not(
+    method: str, configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[int] = []
+    original = Learner.learn_task
+
+    def counted(self: Learner, task: Task, *rest: object) -> None:
+        learned.append(task.index)
+        original(self, task, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Learner, "learn_task", counted)
+    for step in (2, 3):
+        config = configure(method={"name": method}, stream={"step": step})
+        own = run(config, tmp_path / f"own{step}")
+        shared = run(config, tmp_path / f"shared{step}", first_tasks=tmp_path / "first")
+        for result in (own, shared):
+            assert result.pop("seconds")["training"] > 0
+            for name in ("processor_seconds", "peak_memory_mb", "train_samples_per_second"):
+                del result[name]
+        assert shared == own
+    assert learned == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 1, 2]
+
+
+def test_other_values_or_seeds_do_not_share_a_first_task(configure, tmp_path: Path) -> None:
+    changes = ({}, {"seed": 1}, {"memory": {"total": 30}}, {"stream": {"first": 4}}, {"stream": {"step": 3}})
+    for number, change in enumerate(changes):
+        run(configure(method={"name": "ncm"}, **change), tmp_path / str(number), first_tasks=tmp_path / "first")
+    assert len(list((tmp_path / "first").iterdir())) == 4  # the last is of the first's
 
 
 def test_interrupted_and_started_again_a_grid_repeats_no_finished_cell(
@@ -88,9 +163,10 @@ def test_interrupted_and_started_again_a_grid_repeats_no_finished_cell(
     original = StreamTrainer.learn
 
     def counted(self: StreamTrainer) -> None:
-        begun.append(self.config.digest())
-        if len(begun) == 3:
-            raise KeyboardInterrupt
+        if len(self.tasks) > 1:  # the first task is a run of its own, which others share
+            begun.append(self.config.digest())
+            if len(begun) == 3:
+                raise KeyboardInterrupt
         original(self)
 
     monkeypatch.setattr(StreamTrainer, "learn", counted)

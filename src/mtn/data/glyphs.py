@@ -1,4 +1,4 @@
-"""Glyphs-1k: an image data set of 1 000 classes that needs no download.
+"""Glyphs: image data sets of up to 1 000 classes that need no download.
 
 A class is a character; its images are that character in the twelve DejaVu text fonts that matplotlib brings along,
 each shifted, scaled, rotated, sheared, thinned or thickened, noisy and partly hidden. Characters present in all twelve
@@ -8,19 +8,24 @@ class, are left for pre-training the encoder.
 Fonts are split so that training has seen every family (Sans, Sans Mono, Serif) and every style (regular, bold, slanted,
 both), but never the combinations it is validated or tested on: a moderate shift, and one test font a family.
 
+A hard set has the same characters and fonts, distorted further: its classes overlap.
+
 Shapes: N images, S strokes (thin, plain, thick), R the side of a master drawing.
 """
 
 import hashlib
 import math
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.format import open_memmap
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional as F
@@ -37,9 +42,19 @@ FONTS = {
     "test": ("Sans-BoldOblique", "SansMono-Bold", "Serif-Italic"),
 }
 COUNTS = {"train": 100, "val": 20, "test": 30}
-CLASSES = 1000
+"""Images a class; where there are more, they are drawn so many at a time."""
+HARD_COUNTS = {"train": 1280, "val": 20, "test": 50}
+"""Of a hard set: the paper's numbers."""
+CLASSES, IMAGES = 1000, 10_000
+"""The most classes, and training images of a class."""
 SEED = 2022
 FORMAT = 1
+NAME = re.compile(r"glyphs-(\d{1,9}|1k)(?:x(\d{1,9}))?(-hard)?")
+DONE = "done.json"
+"""In an unfinished folder: images of each split that are drawn, encoded and on disk."""
+BLOCK = 4096
+"""Images that are drawn, encoded and written at a time: what is repeated after a kill. Eight batches of the encoder, as
+matrix products of other shapes round differently."""
 
 UPRIGHT = ("Sans", "SansMono", "Serif")  # one plain font a family decides what looks alike
 LOOK_ALIKE = 0.97
@@ -59,6 +74,13 @@ class Distortion:
     contrast: tuple[float, float] = (0.6, 1.0)
     noise: float = 0.15
     occlusion: float = 10.0  # longest side of the hidden rectangle, pixels
+
+
+EASY = Distortion()
+HARD = Distortion(
+    rotation=24.0, shear=0.3, scale=(0.65, 1.15), stretch=0.25, contrast=(0.4, 1.0), noise=0.25, occlusion=14.0
+)
+"""Chosen so that the average of SS-IL is near 70 % (docs/glyphs.md)."""
 
 
 # --- characters ---------------------------------------------------------------------------------------------------
@@ -209,42 +231,130 @@ def occlude(image: Tensor, limits: Distortion, generator: np.random.Generator) -
     return torch.where(inside[0].unsqueeze(2) & inside[1].unsqueeze(1), grey, image)
 
 
-def render(split: str, label: int) -> np.ndarray:
-    """All images (N, 32, 32) uint8 of one class in one split; they depend on nothing but the seed, split and label."""
-    character, fonts = class_characters()[label], FONTS[split]
-    generator = np.random.default_rng([SEED, list(FONTS).index(split), label])
-    drawn = strokes(np.concatenate([draw([character], font) for font in fonts]))
-    images = distort(drawn[torch.arange(COUNTS[split]) % len(fonts)], Distortion(), generator)
-    return (images * 255).round().byte().numpy()
+def render(split: str, label: int, count: int | None = None, limits: Distortion = EASY) -> np.ndarray:
+    """The first `count` images (N, 32, 32) uint8 of one class in one split, by default `COUNTS` of them.
+
+    They depend on nothing but the seed, split, label and limits: fewer are the beginning of more.
+    """
+    character, fonts, block = class_characters()[label], FONTS[split], COUNTS[split]
+    count = block if count is None else count
+    drawn = strokes(np.concatenate([draw([character], font) for font in fonts]))[torch.arange(block) % len(fonts)]
+    parts = []
+    for number in range(-(-count // block)):
+        generator = np.random.default_rng([SEED, list(FONTS).index(split), label, *([number] if number else [])])
+        parts.append(distort(drawn, limits, generator))
+    return (torch.cat(parts)[:count] * 255).round().byte().numpy()
 
 
 # --- on disk ------------------------------------------------------------------------------------------------------
 
 
-def prepare(classes: int, *, cache: Path | None = None, progress: Progress = silent) -> Path:
-    """The folder with images, features, labels and names of the first `classes` classes; made if it is not there."""
-    if not 2 <= classes <= CLASSES:
-        raise InputError(f"classes must be between 2 and {CLASSES}, got {classes}")
+@dataclass(frozen=True)
+class GlyphSet:
+    """Which images a data set has."""
+
+    classes: int = CLASSES
+    images: int | None = None  # training images a class; None: the usual number
+    hard: bool = False
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.classes <= CLASSES:
+            raise InputError(f"classes must be between 2 and {CLASSES}, got {self.classes}")
+        if self.images is not None and not 1 <= self.images <= IMAGES:
+            raise InputError(f"images a class must be between 1 and {IMAGES}, got {self.images}")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Split -> images a class."""
+        usual = HARD_COUNTS if self.hard else COUNTS
+        return usual | ({} if self.images is None else {"train": self.images})
+
+    @property
+    def keeps_images(self) -> bool:
+        """Whether images are beside the features: of many a class they would take most of the disk."""
+        return self.counts["train"] <= COUNTS["train"]
+
+    @property
+    def name(self) -> str:
+        """For example `glyphs-200x25-hard`; the usual number of images is not in it."""
+        images = "" if self.counts == GlyphSet(self.classes, hard=self.hard).counts else f"x{self.images}"
+        return f"glyphs-{self.classes}{images}{'-hard' if self.hard else ''}"
+
+    @property
+    def twin(self) -> "GlyphSet":
+        """As many classes and training images, hard for easy and easy for hard."""
+        return GlyphSet(self.classes, self.counts["train"], not self.hard)
+
+    def rows(self, split: str, first: int = 0) -> Iterator[np.ndarray]:
+        """The images of a split from number `first` on, `BLOCK` after `BLOCK`: (N, 32, 32)."""
+        count, limits = self.counts[split], HARD if self.hard else EASY
+        waiting, drop = np.empty((0, SIDE, SIDE), np.uint8), first % count
+        for label in range(first // count, self.classes):
+            waiting = np.concatenate([waiting, render(split, label, count, limits)[drop:]])
+            drop = 0
+            while len(waiting) >= BLOCK:
+                yield waiting[:BLOCK]
+                waiting = waiting[BLOCK:]
+        if len(waiting):
+            yield waiting
+
+
+def find_set(name: str) -> GlyphSet | None:
+    """The set that is called glyphs-CLASSES, glyphs-CLASSESxIMAGES or either with -hard; None: it is another name."""
+    match = NAME.fullmatch(name)
+    if match is None:
+        return None
+    classes, images, hard = match.groups()
+    return GlyphSet(1000 if classes == "1k" else int(classes), int(images) if images else None, bool(hard))
+
+
+def prepare(
+    classes: int,
+    images: int | None = None,
+    hard: bool = False,
+    *,
+    cache: Path | None = None,
+    progress: Progress = silent,
+) -> Path:
+    """The folder with features, labels and names, and images unless they are many; made if it is not there.
+
+    A process that was killed is continued by the next one that asks for the same set.
+    """
+    wanted = GlyphSet(classes, images, hard)
     weights = hashlib.sha256(glyph.WEIGHTS.read_bytes()).hexdigest()[:8]
-    folder = (cache or cache_folder()) / f"glyphs-{classes}-v{FORMAT}-{weights}"
+    folder = (cache or cache_folder()) / f"{wanted.name}-v{FORMAT}-{weights}"
     if not folder.is_dir():
-        files.write_folder(folder, lambda scratch: write_dataset(scratch, classes, progress))
+        files.continue_folder(folder, lambda partial: write_dataset(partial, wanted, progress))
     return folder
 
 
-def write_dataset(folder: Path, classes: int, progress: Progress) -> None:
-    """Render and encode every split into `folder`."""
-    network = glyph.load_network()
+def write_dataset(folder: Path, wanted: GlyphSet, progress: Progress = silent) -> None:
+    """Draw and encode every split into `folder`, or what is left of it."""
+    network, counts, classes = glyph.load_network(), wanted.counts, wanted.classes
+    arrays: dict[str, tuple[Any, tuple[int, ...]]] = {"x": (np.float16, (network.dimension,))}
+    if wanted.keeps_images:
+        arrays["images"] = (np.uint8, (SIDE, SIDE))
+    bytes_each = sum(math.prod(shape) * np.dtype(kind).itemsize for kind, shape in arrays.values())
+    files.require_room(folder, classes * sum(counts.values()) * bytes_each, f"the images of {wanted.name}")
+    done: dict[str, int] = files.read_json(folder / DONE) if (folder / DONE).exists() else {}
     np.save(folder / "names.npy", np.array([class_name(character) for character in class_characters()[:classes]]))
-    for split, count in COUNTS.items():
-        images = np.empty((classes * count, SIDE, SIDE), np.uint8)
-        for label in range(classes):
-            images[label * count : (label + 1) * count] = render(split, label)
-            progress(f"draw {split}", label + 1, classes)
-        features = network.encode(images, on_batch=partial(progress, f"encode {split}"))
-        np.save(folder / f"images_{split}.npy", images)
-        np.save(folder / f"x_{split}.npy", features.astype(np.float16))
+    for split, count in counts.items():
         np.save(folder / f"y_{split}.npy", np.arange(classes, dtype=np.int64).repeat(count))
+        first, total = done.get(split, 0), classes * count
+        mapped = {
+            name: open_memmap(folder / f"{name}_{split}.npy", "r+" if first else "w+", kind, (total, *shape))
+            for name, (kind, shape) in arrays.items()
+        }
+        for images in wanted.rows(split, first):
+            made = {"x": network.encode(images), "images": images}
+            for name, array in mapped.items():
+                array[first : first + len(images)] = made[name]
+                array.flush()
+            first += len(images)
+            files.write_json(folder / DONE, done | {split: first})
+            progress(f"draw and encode {split}", first, total)
+        done[split] = first
+    (folder / DONE).unlink()
 
 
 # --- picture ------------------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Recipe (TOML) + dotted overrides -> a `Config` whose method's options are validated by what the method declares.
 
 Values come in layers, each above the one before: the defaults of `mtn.config`, the recipe, what the method declares
-(`Method.defaults`), overrides. So a recipe's [method] and [train] hold for every method that declares nothing else. A
-recipe that names a method states the values of that one: they stand above what it declares, and no other method has
-them, but those of its section [others]. The shipped recipes lie beside this file.
+(`Method.defaults`), what `mtn tune` found for it (the section [tuned.NAME]), overrides. So a recipe's [method] and
+[train] hold for every method that declares nothing else. A recipe that names a method states the values of that one:
+they stand above what it declares, and no other method has them, but those of its section [others]. The shipped recipes
+lie beside this file.
 """
 
 import copy
@@ -36,6 +37,7 @@ __all__ = [
     "recipe",
     "recipe_header",
     "recipe_names",
+    "recipe_text",
     "with_changes",
 ]
 
@@ -69,13 +71,17 @@ def comparison(name: str, methods: Iterable[str], overrides: Iterable[str] = ())
 def comparison_on(kind: str, name: str, methods: Iterable[str], overrides: Iterable[str] = ()) -> list[Config]:
     """The same on another kind of stream; overrides that are options of other kinds are left out."""
     others = {f"stream.{option}" for option, kinds in stream_option_owners().items() if kind not in kinds}
-    own = [text for text in overrides if assignment(text)[0] not in others]
+    keys = {text: assignment(text)[0] for text in overrides}
+    if "stream.kind" in keys.values():
+        raise InputError("--streams names the kinds of streams: leave out --set stream.kind")
+    own = [text for text, key in keys.items() if key not in others]
     return comparison(name, methods, [*own, f"stream.kind={kind}"])
 
 
 def for_method(config: Config, method: str) -> Config:
     """A configuration that was made for all methods, with the values of one of them."""
     values = _dumped(config)
+    values.pop("tuned", None)
     del values["method"]["name"]
     return _layered(values, {"method.name": method}, "a changed configuration")
 
@@ -136,7 +142,7 @@ def keys() -> list[str]:
         place = common.index(last[section]) + 1
         added = [f"{section}.{name}" for name in options if f"{section}.{name}" not in common]
         common = common[:place] + added + common[place:]
-    return common
+    return [key for key in common if key != "tuned"]  # which `mtn tune` alone may say
 
 
 def stream_option_owners() -> dict[str, list[str]]:
@@ -211,10 +217,21 @@ def _layered(
     others = {} if named is None else _others(layers.pop("others", {}))
     if named not in (None, name):  # the recipe speaks of another method
         layers = {key: layers[key] for key in layers if key not in ("method", "train")} | others
+    tuned = _tuned(layers.pop("tuned", {}), name)
     _add_declared(layers, name, above=named != name, import_methods=import_methods)
+    for key, value in tuned.items():
+        _put(layers, key, value)
     for key, value in settings.items():
         _put(layers, key, value)
-    return parse(layers, origin, import_methods=import_methods)
+    return parse(layers | ({"tuned": True} if tuned else {}), origin, import_methods=import_methods)
+
+
+def _tuned(sections: Any, name: Any) -> dict[str, Any]:
+    """Dotted key -> value of the section [tuned.NAME] of a method, which `mtn tune` writes."""
+    own = sections.get(str(name), {}) if isinstance(sections, dict) else None  # `parse` refuses a name that is no text
+    if not isinstance(own, dict) or not all(key.startswith(("train.", "method.")) for key in own):
+        raise InputError(f"tuned must have a table of keys of [train] and [method] a method, got {_short(sections)}")
+    return own
 
 
 def _others(values: Any) -> dict[str, Any]:
@@ -265,7 +282,8 @@ def _section_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
     return names
 
 
-def _read(name: str) -> dict[str, Any]:
+def recipe_text(name: str) -> str:
+    """The text of a recipe."""
     if name.endswith(".toml"):
         path: Traversable = Path(name)
         if not path.is_file():
@@ -277,10 +295,16 @@ def _read(name: str) -> dict[str, Any]:
         path = recipe_file(name)
     try:
         if isinstance(path, Path):
-            return tomllib.loads(_checked_keys(files.read_text(path, largest=LARGEST_RECIPE)))
-        return tomllib.loads(path.read_text("utf-8"))
-    except InputError:
-        raise
+            return files.read_text(path, largest=LARGEST_RECIPE)
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"recipe {name!r} is not valid TOML: {error}") from None
+
+
+def _read(name: str) -> dict[str, Any]:
+    text = recipe_text(name)
+    try:
+        return tomllib.loads(_checked_keys(text))
     except RecursionError:
         raise InputError(f"recipe {name!r} is not valid TOML: it is nested too deeply") from None
     except ValueError as error:  # also of a number of thousands of digits

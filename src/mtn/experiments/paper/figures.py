@@ -1,6 +1,7 @@
 """The figures of a report, drawn from the results of grid points."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -8,6 +9,7 @@ from matplotlib.figure import Figure
 from mtn.experiments import evidence_figure
 from mtn.experiments.paper.grid import CURVES, PointResults
 from mtn.experiments.paper.qualitative import QualitativeExamples
+from mtn.experiments.paper.size import differences
 from mtn.experiments.paper.targets import TARGETS
 from mtn.experiments.plotting import (
     COLOURS,
@@ -109,6 +111,35 @@ def _draw_new_and_old(points: Sequence[PointResults], varied: str) -> Figure:
     return figure
 
 
+def _draw_differences(points: Sequence[PointResults], varied: str) -> Figure:
+    """Draw differences between methods against images a class, a panel a difficulty, with bars over seeds."""
+    by_block = differences(points)
+    if not by_block:
+        return _text_figure("no two methods that are compared have been run")
+    figure = Figure(figsize=(4.6 * len(by_block) + 0.6, 3.8), layout="constrained")
+    panels = figure.subplots(1, len(by_block), sharey=True, squeeze=False)[0]
+    ends: list[list[LineEnd]] = []
+    for axes, (block, lines) in zip(panels, by_block.items(), strict=True):
+        ends.append([])
+        for index, (name, line) in enumerate(lines.items()):
+            x, y = list(line), [number.mean or 0.0 for number in line.values()]
+            bars = [number.std or 0.0 for number in line.values()]
+            style: dict[str, Any] = {"color": COLOURS[index], "marker": MARKERS[index], "markersize": 5}
+            axes.errorbar(x, y, bars, linewidth=1.8, elinewidth=1.2, capsize=2.5, **style)
+            ends[-1].append(LineEnd(float(x[-1]), y[-1], name, COLOURS[index]))
+        axes.axhline(0, color=GREY, linewidth=1)
+        axes.set_xscale("log")
+        axes.set_xticks(_values(points), [f"{tick:,}" for tick in _values(points)], fontsize=9)
+        axes.minorticks_off()
+        axes.set_title(block, fontsize=10)
+        axes.set_xlabel("training images a class")
+        style_axes(axes)
+    for axes, line_ends in zip(panels, ends, strict=True):  # only now is the shared scale known
+        label_line_ends(axes, line_ends)
+    panels[0].set_ylabel("difference of average accuracy (points)")
+    return figure
+
+
 def _draw_tasks(points: Sequence[PointResults], varied: str) -> Figure:
     """Draw accuracy over all seen classes against their number, a panel a value of L."""
     values = _values(points)
@@ -189,6 +220,7 @@ _DRAW: dict[str, Callable[[Sequence[PointResults], str], Figure]] = {
     "tasks": _draw_tasks,
     "neighbours": _draw_average,
     "memory": _draw_average,
+    "size": _draw_differences,
     "rank": _draw_variants,
     "labels": _draw_variants,
     "readout": _draw_variants,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mtn.config import Config
-from mtn.data import load_vectors
+from mtn.data import glyphs, load_vectors
 from mtn.errors import InputError
 from mtn.methods import METHODS
 from mtn.recipes import for_method, parse, recipe, with_changes
@@ -29,6 +29,8 @@ BLOCKS: dict[str, dict[str, str]] = {
 """Table 1: name in the table -> method."""
 CURVES = {"MTN": "mtn", "SS-IL": "ssil", "mem. k-NN": "knn"}
 """Methods that figures compare: name in the figure -> method."""
+SIZE_METHODS = {"MTN": "mtn", "SS-IL": "ssil", "practical": "practical", "slda": "slda"}
+"""Methods that `size` compares: name in the table -> method."""
 QUICK = ("practical", "slda", "ranpac", "joint")
 """Methods that are not in the paper and that a fast grid has."""
 
@@ -44,7 +46,7 @@ def paper_table1() -> dict[str, dict[str, dict[str, str]]]:
 
 
 ALIASES = {"glyphs": "glyphs-200"}
-RECIPES = ("demo", "glyphs-1k", "clinc150", "flowers102")
+RECIPES = ("demo", "glyphs-1k", "glyphs-1k-hard", "clinc150", "flowers102")
 """Recipes that give the sizes of a stream, by the name of their data."""
 IMAGE_RECIPES = ("learned/omniglot", "learned/tiny-imagenet-40")
 """Recipes that learn features: the one of the data if there is one, else the first."""
@@ -84,12 +86,17 @@ class PointResults:
 
 
 def grid_setup(
-    data: str, seeds: Sequence[int], fast: bool = False, images: str | None = None, progress: Progress = silent
+    data: str,
+    seeds: Sequence[int],
+    fast: bool = False,
+    images: str | None = None,
+    progress: Progress = silent,
+    precision: str = "float32",
 ) -> GridSetup:
     """Sizes of the recipe of the data if there is one, else as the paper's: half of the classes first, M = 20 a class.
 
-    All other values are the paper's. `images` are those that the vectors were made of: features are learned from them,
-    with a slim network as in the recipes that do so.
+    All other values are the paper's but for the precision of training (`train.precision`). `images` are those that the
+    vectors were made of: features are learned from them, with a slim network as in the recipes that do so.
     """
     data = ALIASES.get(data, data)
     loaded = load_vectors(data, progress)
@@ -106,6 +113,7 @@ def grid_setup(
     values = {
         "stream": {"data": data, "first": first},
         "memory": {"total": given.memory.total if given else 20 * classes},
+        "train": {"precision": precision},
     }
     config = parse(values, f"--data {data}")
     learned = None if fast or images is None else _learned_features(config, ALIASES.get(images, images))
@@ -177,6 +185,23 @@ def _memory(s: GridSetup) -> list[GridPoint]:
     ]
 
 
+def _size(s: GridSetup) -> list[GridPoint]:
+    """Up to the number of images that there are; the fewest first. A Glyphs set comes easy and hard."""
+    data = s.config.stream.paths[0]
+    own = glyphs.find_set(data)
+    blocks = {"": data}
+    if own is not None and not s.fast:
+        twin = own.twin.name
+        blocks = {"easy": twin, "hard": data} if own.hard else {"easy": data, "hard": twin}
+    counts = [n for n in ((25,) if s.fast else (25, 100, 400, 1280)) if n < s.samples]
+    return [
+        _point(s, name, count or s.samples, method, block, stream={"data": source, "per_class": count})
+        for count in (*counts, None)
+        for block, source in blocks.items()
+        for name, method in SIZE_METHODS.items()
+    ]
+
+
 def _rank(s: GridSetup) -> list[GridPoint]:
     return [_point(s, name, s.middle, method={"rank": on}) for name, on in {"rank": True, "no rank": False}.items()]
 
@@ -217,6 +242,7 @@ _POINTS: dict[str, Callable[[GridSetup], list[GridPoint]]] = {
     "tasks": _tasks,
     "neighbours": _neighbours,
     "memory": _memory,
+    "size": _size,
     "rank": _rank,
     "labels": _labels,
     "readout": _readout,

@@ -10,6 +10,8 @@ from mtn.storage import files
 
 RUNS = "cells"
 """The folder of a report in which each run has a folder of its own."""
+FIRST_TASKS = "first-tasks"
+"""The folder in which runs that differ in nothing before the second task find the first one."""
 PACKED = "cells.json.xz"
 """JSON: the name of a run's folder -> its result, which has its configuration in it."""
 LARGEST = 2**28

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -19,20 +18,12 @@ from mtn.experiments.paper.tables import ReportTable, Rows
 from mtn.experiments.paper.targets import TARGETS
 from mtn.experiments.plotting import save_figure
 from mtn.experiments.report import legend
+from mtn.experiments.templates import TEMPLATES
 from mtn.storage import files
 from mtn.version import __version__
 
 MANY_ROWS = 15
 """Tables with so many rows are folded on the page."""
-
-TEMPLATES = Environment(
-    loader=PackageLoader("mtn.experiments.paper", "."),
-    autoescape=True,  # a class may be called <script>
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,11 @@ def measured_section(target: str, points: Sequence[PointResults], command: str) 
     """The section of a target that is made of numbers."""
     return ReportSection(
         target,
-        [*tables.average_tables(target, points), *tables.detail_tables(target, points)],
+        [
+            *tables.difference_tables(target, points),
+            *tables.average_tables(target, points),
+            *tables.detail_tables(target, points),
+        ],
         figures.draw_target(target, points),
         tables.summary_rows(points),
         tables.task_rows(points) if target == "tasks" else tables.run_rows(points),
@@ -96,7 +91,7 @@ def write_section(section: ReportSection, out: Path) -> str:
     files.write_text(folder / "data.csv", _csv(section.data))
     files.write_text(folder / "table.md", _markdown(section))
     svg = base64.b64encode((folder / "figure.svg").read_bytes()).decode()
-    return TEMPLATES.get_template("section.html").render(
+    return TEMPLATES.get_template("paper/section.html").render(
         section=section,
         about=TARGETS[section.target],
         svg=svg,
@@ -109,7 +104,7 @@ def write_section(section: ReportSection, out: Path) -> str:
 def write_page(out: Path, setup: GridSetup, new: dict[str, str], data: str | None = None) -> Path:
     """Write the page with new sections in place of those it had, in the order of the targets; return its path."""
     sections = read_sections(out) | new
-    text = TEMPLATES.get_template("page.html").render(
+    text = TEMPLATES.get_template("paper/page.html").render(
         data=data or Path(setup.config.stream.paths[0]).name,
         setup=setup,
         version=__version__,

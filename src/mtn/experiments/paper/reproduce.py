@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from mtn import encoders
-from mtn.data import DATASETS
+from mtn.data import glyphs
 from mtn.data.extraction import extract
 from mtn.data.sources import open_source
 from mtn.errors import InputError, closest
@@ -88,6 +88,8 @@ def _matching(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
 def _claim_folder(out: Path, setup: GridSetup) -> None:
     """Make the folder of a report, or refuse one of something else: a page is about one data set."""
     identity = {"data": setup.config.stream.data, "fast": setup.fast}
+    if setup.config.train.precision != "float32":
+        identity["precision"] = setup.config.train.precision
     if (out / MARK).exists():
         begun = files.read_json(out / MARK)
         if begun != identity:
@@ -136,7 +138,8 @@ class PreparedData(NamedTuple):
 def prepare_data(data: str, encoder: str | None, out: Path, progress: Progress = silent) -> PreparedData:
     """`data` itself, or vectors that the encoder makes of it in `out`."""
     if encoder is None:
-        return PreparedData(data, data if data in (*ALIASES, *DATASETS) else None)
+        drawn = glyphs.find_set(ALIASES.get(data, data))
+        return PreparedData(data, data if drawn is not None and drawn.keeps_images else None)
     listing, store = open_source(data, "--data").list_items(progress), out / "features"
     extract(listing, encoders.load_encoder(encoder), store, progress)
     images = data if listing.kind == "image" else None

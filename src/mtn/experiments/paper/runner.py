@@ -10,7 +10,7 @@ from mtn.data import load_data
 from mtn.errors import InputError
 from mtn.experiments.compare import run_all
 from mtn.experiments.paper.grid import GridPoint, GridSetup, PointResults
-from mtn.experiments.paper.packing import PACKED, RUNS, read_packed
+from mtn.experiments.paper.packing import FIRST_TASKS, PACKED, RUNS, read_packed
 from mtn.experiments.paper.timing import RemainingTime, RuntimeEstimator, format_seconds
 from mtn.experiments.run import read_result
 from mtn.experiments.values import Result
@@ -72,7 +72,7 @@ class GridRunner:
         remaining = RemainingTime(expected, jobs, time.monotonic())
         work = [(config, folder) for folder, config in self.todo.items()]
         self.progress("whole grid", 0, total)
-        for folder, outcome in run_all(work, jobs, self.progress):
+        for folder, outcome in run_all(work, jobs, self.progress, self.out / FIRST_TASKS):
             del self.todo[folder]
             seconds = remaining.finish(folder, time.monotonic())
             if isinstance(outcome, InputError):

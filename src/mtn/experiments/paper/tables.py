@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from mtn.experiments.paper.grid import PointResults, paper_table1
 from mtn.experiments.paper.qualitative import QualitativeExamples
+from mtn.experiments.paper.size import differences
 from mtn.experiments.paper.targets import TARGETS
 from mtn.experiments.report import COLUMNS, DIGITS, MeanStd, summarise_runs, top_two
 
@@ -75,14 +76,35 @@ def detail_tables(target: str, points: Sequence[PointResults]) -> list[ReportTab
         ranks = top_two({key: row for key, row in summaries.items() if not key.startswith("joint")})
         for point in group:
             key, own = _key(point), point.point
+            name = f"{own.series}, {own.block}" if target == "size" and own.block else own.series
             numbers = [
                 TableCell(number.text(DIGITS.get(name, 1)), ranks.get((key, name), 0))
                 for name, number in summaries[key].items()
             ]
-            rows.append(
-                [TableCell(own.series), TableCell(f"{own.value:,}"), TableCell(str(len(point.results))), *numbers]
-            )
+            rows.append([TableCell(name), TableCell(f"{own.value:,}"), TableCell(str(len(point.results))), *numbers])
     return [ReportTable("every column", [series, varied, "runs", *COLUMNS], rows)] if rows else []
+
+
+def difference_tables(target: str, points: Sequence[PointResults]) -> list[ReportTable]:
+    """Of `size`: differences on average and after the last task, with their spread over seeds."""
+    if target != "size":
+        return []
+    values = sorted({point.point.value for point in points})
+    header = ["difference", "", *(f"{value:,} images" for value in values)]
+    titles = {"average": "differences of average accuracy", "last": "differences of accuracy after the last task"}
+    found = []
+    for column, title in titles.items():
+        rows = [
+            [TableCell(name), TableCell(block), *(TableCell(_signed(line.get(value))) for value in values)]
+            for block, lines in differences(points, column).items()
+            for name, line in lines.items()
+        ]
+        found += [ReportTable(title, header, rows)] if rows else []
+    return found
+
+
+def _signed(number: MeanStd | None) -> str:
+    return NOT_RUN if number is None or number.mean is None else f"{'+' * (number.mean >= 0)}{number.text()}"
 
 
 def examples_table(examples: QualitativeExamples) -> ReportTable:

@@ -41,6 +41,13 @@ TARGETS = {
         "M",
         "Average incremental accuracy with M exemplars over all classes.",
     ),
+    "size": Target(
+        "Images a class and difficulty",
+        "method",
+        "images a class",
+        "Differences of average incremental accuracy between runs of the same seed, against the number of training "
+        "images of a class; of a Glyphs set, easy and hard.",
+    ),
     "rank": Target(
         "Rank encoding",
         "variant",
