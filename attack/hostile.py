@@ -57,7 +57,7 @@ def attack(campaign: Campaign) -> None:
             if peak - before[name] > MAX_GROWTH_MB:
                 campaign.fail(-1, f"the service of {name} took {before[name]:.0f} MB at first, later {peak:.0f} MB")
         if campaign.only is None:
-            _check_timing(campaign, vectors, max(20, round(TIMED * min(1.0, 10 * campaign.tries / TRIES))))
+            _check_timing(campaign, vectors, max(200, round(TIMED * min(1.0, 10 * campaign.tries / TRIES))))
 
 
 async def _send(campaign: Campaign, servers: dict[str, Server], numbers: list[int]) -> None:

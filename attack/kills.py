@@ -35,7 +35,7 @@ LIVES = 3
 """Kills of one piece of work at the most, before it may end."""
 END_SECONDS = 60.0
 """In which work that nothing disturbs must end."""
-TIMES = ("seconds", "train_samples_per_second", "peak_memory_mb", "versions")
+TIMES = ("seconds", "processor_seconds", "train_samples_per_second", "peak_memory_mb", "versions")
 """What differs between two runs of the same configuration."""
 SHARES = {"run": 0.35, "learn": 0.15, "forget": 0.15, "extract": 0.2, "service": 0.15}
 """Of the kills."""

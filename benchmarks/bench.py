@@ -1,4 +1,4 @@
-"""Speed as ratios measured in one run: `make bench`. Nothing here is asserted; the figures go to docs/benchmarks.md.
+"""Speed as ratios measured in one run: `make bench`. Nothing here is asserted; the figures go to docs/results.
 
 The reference is the straightforward way to write the same training: nn.TransformerEncoder over all tokens, neighbours
 searched and the old model asked in every step, samples from a DataLoader.
@@ -49,9 +49,8 @@ def clustered(classes: range, each: int, seed: int) -> Samples:
     return Samples(x, np.arange(len(y)), torch.from_numpy(y), torch.arange(len(y)) + seed * 10_000_000)
 
 
-def configuration(compiled: bool) -> Config:
-    values = {"stream": {"data": "generated"}, "memory": {"total": M}, "train": {"compile": compiled}}
-    return parse(values, "benchmark")
+def configuration(**train: bool | str) -> Config:
+    return parse({"stream": {"data": "generated"}, "memory": {"total": M}, "train": train}, "benchmark")
 
 
 class Straightforward(nn.Module):
@@ -121,12 +120,12 @@ def straightforward_steps(new: Samples, memory: Memory, workers: int) -> Callabl
 class Ours:
     """The package's own lesson and loop."""
 
-    def __init__(self, new: Samples, memory: Memory, compiled: bool) -> None:
-        config = configuration(compiled)
+    def __init__(self, new: Samples, memory: Memory, **train: bool | str) -> None:
+        config = configuration(**train)
         old = memory.part(memory.y < OLD).samples()
         base = Task(0, (slice(0, OLD),), (), old, old)
         self.task = Task(1, (slice(0, OLD), slice(OLD, OLD + NEW)), (), new, new)
-        before = make(D, configuration(compiled=False))
+        before = make(D, configuration())
         before.begin_task(base)
         self.method: Method = make(D, config)
         self.method.begin_task(self.task)
@@ -152,13 +151,15 @@ def timed(work: Callable[[int], None], count: int) -> float:
 def training(rounds: int, steps: int) -> dict[str, object]:
     """Samples/s of a ten-epoch task, what is done once a task included; rounds alternate, medians are compared."""
     new = clustered(range(OLD, OLD + NEW), 128, seed=1)
-    memory = Memory(configuration(False).memory, D)
+    memory = Memory(configuration().memory, D)
     memory.add(clustered(range(OLD), 40, seed=2), torch.Generator().manual_seed(0))
     memory.add(new, torch.Generator().manual_seed(1))
     ways: dict[str, Callable[[int], None]] = {}
     for workers in (0, 1, 2):
         ways[f"straightforward, {workers} workers"] = straightforward_steps(new, memory, workers)
-    ours = {name: Ours(new, memory, compiled) for name, compiled in (("eager", False), ("compiled", True))}
+    ours = {"eager": Ours(new, memory), "compiled": Ours(new, memory, compile=True)}
+    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        ours["bfloat16"] = Ours(new, memory, precision="bfloat16")
     ways |= ours
     times: dict[str, list[float]] = {name: [] for name in ways}
     for way in ways.values():
@@ -174,8 +175,7 @@ def training(rounds: int, steps: int) -> dict[str, object]:
     gemm, work = gemm_rate(2048, 2048, 2048), 3 * flops_per_sample(query_only=True)
     return {
         "samples_per_second": {name: round(rate) for name, rate in rates.items()},
-        "eager_over_straightforward": round(rates["eager"] / best, 2),
-        "compiled_over_straightforward": round(rates["compiled"] / best, 2),
+        "over_straightforward": {name: round(rates[name] / best, 2) for name in ours},
         "gemm_gflops_2048": round(gemm / 1e9, 1),
         "gemm_gflops_at_model_shapes": round(gemm_rate((BATCH + REPLAY) * (K + 1), 128, 512) / 1e9, 1),
         "share_of_gemm_rate": {name: round(work * rates[name] / gemm, 2) for name in ours},

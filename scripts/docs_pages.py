@@ -1,9 +1,14 @@
-"""Pages of the site that are made from the program itself: commands, recipe keys, and the README as the first page.
+"""Pages of the site that are made from elsewhere: commands, recipe keys, notebooks, and the README as the first page.
 
 mkdocs calls these functions (`hooks` in mkdocs.yml). What is generated is written nowhere in the repository.
 """
 
+import ast
+import inspect
+import json
 import re
+import textwrap
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +47,44 @@ def _expanded(entry: Any) -> Any:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     pages = {"index.md": readme(), "reference/commands.md": commands(), "reference/recipes.md": recipe_keys()}
+    pages["reference/changelog.md"] = _within_site("CHANGELOG.md", "../")
+    pages |= {f"notebooks/{path.stem}.md": notebook(path) for path in (ROOT / "docs" / "notebooks").glob("*.ipynb")}
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Name files outside of docs/ instead of linking to them."""
-    return re.sub(r"\[([^]]+)\]\((?:\.\./)*(?:SECURITY|CONTRIBUTING)\.md\)", r"\1", markdown)
+    """Name files outside of docs/ instead of linking to them; link to the pages of notebooks."""
+    markdown = re.sub(r"\]\(([^)]*notebooks/)?(\w+)\.ipynb\)", r"](\1\2.md)", markdown)
+    return re.sub(r"\[([^]]+)\]\((?:\.\./)*(?:SECURITY|CONTRIBUTING|CHANGELOG|CITATION)\.(?:md|cff)\)", r"\1", markdown)
 
 
 def readme() -> str:
     """The README with links as they are within the site."""
-    text = re.sub(r"\]\(docs/([^)]*)\)", r"](\1)", (ROOT / "README.md").read_text("utf-8"))
-    return re.sub(r"\]\(results\)", "](results/README.md)", text)
+    return re.sub(r"\]\(results\)", "](results/README.md)", _within_site("README.md", ""))
+
+
+def _within_site(name: str, up: str) -> str:
+    """A file beside docs/, with links as they are from a page; `up` leads from its folder to that of the site."""
+    return re.sub(r"\]\(docs/([^)]*)\)", rf"]({up}\1)", (ROOT / name).read_text("utf-8"))
+
+
+def notebook(path: Path) -> str:
+    """A notebook with what it printed and drew, as a page."""
+    parts = []
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [_output(output) for output in cell.get("outputs", [])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    if output["output_type"] == "stream":
+        return f"```text\n{''.join(output['text']).rstrip()}\n```"
+    picture = "".join(output["data"]["image/png"]).replace("\n", "")
+    return f"![What the cell draws](data:image/png;base64,{picture})"
 
 
 def commands() -> str:
@@ -65,7 +94,7 @@ def commands() -> str:
         lines += ["", f"## {name}", "", command.help or "", ""]
         rows = [_parameter(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
         if rows:
-            lines += ["| | Default | |", "|---|---|---|", *rows]
+            lines += ["| Argument or option | Default | Meaning |", "|---|---|---|", *rows]
     return "\n".join(lines) + "\n"
 
 
@@ -114,12 +143,24 @@ def _keys(section: type[BaseModel], prefix: str) -> list[str]:
 
 
 def _table(section: type[BaseModel], prefix: str, names: list[str]) -> list[str]:
-    rows = ["| Key | Default | Meaning |", "|---|---|---|"]
+    rows, meanings = ["| Key | Default | Meaning |", "|---|---|---|"], _meanings(section)
     for name in names:
         field = section.model_fields[name]
         default = "" if field.is_required() or field.default is None else f"`{field.default}`"
-        rows.append(f"| `{prefix}{name}` | {default} | {_cell(field.description or '')} |")
+        rows.append(f"| `{prefix}{name}` | {default} | {_cell(meanings.get(name, ''))} |")
     return rows
+
+
+def _meanings(section: type[BaseModel]) -> dict[str, str]:
+    """The string below each field, of the class and those it inherits from. Pydantic could read them, at each start."""
+    found: dict[str, str] = {}
+    for part in reversed([part for part in section.__mro__ if issubclass(part, Section)]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in pairwise(tree.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                found[ast.unparse(field.target)] = ast.literal_eval(below.value)
+    return found
 
 
 def _cell(text: str) -> str:

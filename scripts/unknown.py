@@ -15,19 +15,19 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from mtn import MTNClassifier, recipe
 from mtn.data import load_data
-from mtn.experiments.metrics import calibration_error
+from mtn.experiments.metrics import calibration_chance, calibration_error
 from mtn.samples import Samples
 
 ALONE = 18
 """Classes that are taught one by one."""
-DRAWS = 200
-"""Of the answers of a model whose probabilities have no fault."""
+ANSWERS = "answers"
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Stream:
         return Stream([np.concatenate(lesson) for lesson in rows], known, np.array(list(sizes)), near)
 
 
-def measure(data: DataSet, far: np.ndarray, kind: str, seed: int, fast: bool) -> dict[str, float]:
-    """Per cent. What a fast run cannot tell is left out."""
+def measure(data: DataSet, far: np.ndarray, kind: str, seed: int, fast: bool) -> dict[str, Any]:
+    """Per cent, and the stated probability of each answer and whether it is right. A fast run cannot tell all of it."""
     (x, y), (queries, truth) = data.train, data.queries
     stream = Stream.of(y, kind, seed)
     classifier = MTNClassifier("knn" if fast else "practical", random_state=seed)
@@ -103,11 +103,10 @@ def measure(data: DataSet, far: np.ndarray, kind: str, seed: int, fast: bool) ->
     if not fast:
         correct, stated = classifier.classes_[probabilities.argmax(1)] == truth[known], probabilities.max(1)
         found |= {"accuracy": correct.mean(), "calibration error": calibration_error(stated, correct)}
-        drawn = np.random.default_rng(0).random((DRAWS, len(stated))) < stated  # right answers as often as stated
-        found["calibration error of a perfect model"] = np.mean([calibration_error(stated, row) for row in drawn])
         found |= {"estimate": np.mean(errors[0]), "estimate, new classes": np.mean(errors[1])}
         found |= {"|estimate|": np.abs(errors[0]).mean(), "|estimate|, new classes": np.abs(errors[1]).mean()}
-    return {name: 100 * float(value) for name, value in found.items()}
+    percent: dict[str, Any] = {name: 100 * float(value) for name, value in found.items()}
+    return percent if fast else percent | {ANSWERS: [stated.tolist(), correct.tolist()]}
 
 
 def _errors(
@@ -145,9 +144,14 @@ def main() -> None:
         for kind in arguments.streams.split(","):
             runs = [found for (name, stream, _, _), found in cells.items() if (name, stream) == (source, kind)]
             print(f"{source}, {kind}, {len(runs)} runs")
-            for name in dict.fromkeys(key for run in runs for key in run):
+            for name in dict.fromkeys(key for run in runs for key in run if key != ANSWERS):
                 values = [run[name] for run in runs if name in run]
                 print(f"  {name}: {np.mean(values):.1f} ± {np.std(values, ddof=1) if len(values) > 1 else 0:.1f}")
+            answers = [np.array(run[ANSWERS]) for run in runs if ANSWERS in run]
+            if answers:
+                stated, right = np.concatenate(answers, axis=1)
+                error, chance = 100 * calibration_error(stated, right), 100 * calibration_chance(stated)
+                print(f"  calibration error of {len(stated)} answers: {error:.1f}, by chance up to {chance:.1f}")
 
 
 if __name__ == "__main__":

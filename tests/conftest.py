@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from hypothesis import settings
 from PIL import Image
 
 import grids
@@ -36,10 +37,20 @@ from mtn.recipes import parse, with_changes
 from mtn.stream import split
 
 torch.set_num_threads(1)
+# The same examples in every run, so that a failure is repeated; `pytest --hypothesis-profile=default` draws others.
+settings.register_profile("repeatable", derandomize=True, database=None)
+settings.load_profile("repeatable")
 FLOWERS = Path(__file__).parents[2] / "shared" / "data" / "flowers102_images.zip"
 # Processes that tests start, in whatever folder, import the package that is tested here.
 SOURCES = str(Path(mtn.__file__).resolve().parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")]))
+
+LONGEST = ("test_package.py", "test_attack.py", "test_serve_failures.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first, so that in the end no process waits for one of them."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture(scope="session")
@@ -207,12 +218,25 @@ def milvus_permission(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def grid_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of 20 classes with long names, and an image beside each vector."""
-    return grids.write_twenty_classes(tmp_path_factory.mktemp("data") / "twenty")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes that run tests at once; who writes into it takes the lock beside it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def grid_report(grid_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def grid_data(shared_folder: Path) -> Path:
+    """A folder of 20 classes with long names, and an image beside each vector."""
+    folder = shared_folder / "twenty"
+    with FileLock(shared_folder / "twenty.lock"):
+        return folder if folder.exists() else grids.write_twenty_classes(folder)
+
+
+@pytest.fixture(scope="session")
+def grid_report(grid_data: Path, shared_folder: Path) -> Path:
     """A report of every target, without the methods that take longest; tests do not change it."""
-    return grids.write_whole_report(grid_data, tmp_path_factory.mktemp("whole") / "out")
+    folder = shared_folder / "report"
+    with FileLock(shared_folder / "report.lock"):
+        return folder if folder.exists() else grids.write_whole_report(grid_data, folder)

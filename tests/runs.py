@@ -2,7 +2,7 @@
 
 from typing import Any
 
-MEASURED = ("seconds", "train_samples_per_second", "peak_memory_mb")
+MEASURED = ("seconds", "processor_seconds", "train_samples_per_second", "peak_memory_mb")
 
 
 def without_timings(result: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """A real server process for tests, and models for it that learn in no time."""
 
 import hashlib
-import multiprocessing
 import os
 import socket
 import sys
@@ -17,21 +16,22 @@ from cluster_data import LABELS, TRAIN
 from mtn import MTNClassifier
 from mtn.cli import main
 from mtn.serve import teaching
+from processes import start
 
 RAW = {"content-type": "application/octet-stream"}
 QUICK = {"method.size": "small", "train.epochs": 1}
 PATIENCE = 120
 """Seconds to wait for a process or an answer: a busy machine takes long, and no test is about how long."""
 
-starting = multiprocessing.get_context("forkserver")
-"""Servers are processes of their own, from one that has imported what they need: a start takes no seconds."""
-starting.set_forkserver_preload(["mtn.cli.main", "mtn.serve.app"])
-
 
 def write_model(folder: Path, steps: int, memory: int = 2000, method: str = "mtn") -> Path:
     """Save a model of six classes that takes `steps` steps to learn whatever it is taught next."""
-    settings = QUICK | {"train.min_steps": steps}
-    MTNClassifier(method, memory=memory, k=5, settings=settings).fit(TRAIN[:180], LABELS[:180]).save(folder)
+    settings = QUICK | {"train.min_steps": 1}
+    classifier = MTNClassifier(method, memory=memory, k=5, settings=settings).fit(TRAIN[:180], LABELS[:180])
+    learner = classifier.state_.learner
+    train = learner.config.train.model_copy(update={"min_steps": steps})
+    learner.config = learner.config.model_copy(update={"train": train})
+    classifier.save(folder)
     return folder
 
 
@@ -64,8 +64,7 @@ class Service:
 
     def __enter__(self) -> "Service":
         words = ["serve", str(self.folder), "--port", str(self.port), *self.options]
-        self.process = starting.Process(target=run, args=(words, self.undo, self.log))
-        self.process.start()
+        self.process = start(run, words, self.undo, self.log)
         self.until(lambda: self.client.get("/readyz").status_code == 200)
         return self
 

@@ -121,15 +121,37 @@ def test_columns_are_found_or_told(call, tmp_path: Path, header: str, separator:
     assert call("extract", "t.csv", "--encoder", "hashing", "--out", "store", *options)[0] == 0
 
 
+def test_a_column_of_paths_is_told(call, tmp_path: Path) -> None:
+    write_images(tmp_path / "shapes", classes=2, count=3)
+    files = sorted(tmp_path.glob("shapes/*/*.png"))
+    rows = [f"{file.relative_to(tmp_path)},a note,{file.parent.name}" for file in files]
+    (tmp_path / "t.csv").write_text("\n".join(["file,text,kind", *rows]))
+    told = ["--path", "FILE", "--label", "kind"]
+    code, out, err = call("learn", "model", "t.csv", "--encoder", "glyph", "--method", "knn", *told)
+    assert code == 0 and "0 -> 2 classes, 6 samples" in out, err
+    assert "6 of 6 right" in call("predict", "model", "t.csv", *told)[1]
+    code, _, err = call("learn", "model", "t.csv", *told, "--text", "text")
+    assert code == 2 and "--path and --text exclude each other" in err
+
+
+def test_usual_synonyms_are_found(call, sentences: Path) -> None:
+    write_table(Path("t.csv"), "Sentence,intent")
+    assert "0 -> " in call("learn", "model", "t.csv", "--encoder", "hashing", "--method", "knn")[1]
+    assert "4 of 4 right" in call("predict", "model", "t.csv")[1]
+    assert Columns().rename(["sentence", "utterance"], Path("t.csv")) == ["sentence", "utterance"]  # which one?
+    assert Columns().rename(["path", "question", "class"], Path("t.csv")) == ["path", "question", "label"]
+    assert Columns(text="class").rename(["class", "target"], Path("t.csv")) == ["text", "target"]
+
+
 def test_a_column_that_is_not_there_is_told_with_those_that_are(call, sentences: Path) -> None:
-    write_table(Path("t.csv"), "sentence,intent")
-    how = "(mtn learn, predict, evaluate and extract take --text NAME and --label NAME)"
+    write_table(Path("t.csv"), "words,kind")
+    how = "(mtn learn, predict, evaluate and extract take --path NAME, --text NAME and --label NAME)"
     code, _, err = call("learn", "model", "t.csv")
-    assert code == 2 and err == f"error: t.csv lacks the column 'label'; its columns are sentence, intent {how}\n"
+    assert code == 2 and err == f"error: t.csv lacks the column 'label'; its columns are words, kind {how}\n"
     code, _, err = call("learn", "model", "t.csv", "--text", "utterance")
-    assert code == 2 and "t.csv has no column 'utterance' (--text); its columns are sentence, intent" in err
+    assert code == 2 and "t.csv has no column 'utterance' (--text); its columns are words, kind" in err
     code, _, err = call("predict", str(sentences), "t.csv")
-    assert code == 2 and "the column 'sentence' must hold numbers" in err and "--text names it" in err
+    assert code == 2 and "the column 'words' must hold numbers" in err and "--text names it" in err
 
 
 def test_named_columns_take_the_place_of_others() -> None:

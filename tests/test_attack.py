@@ -17,8 +17,8 @@ CAMPAIGNS = ("kills", "damage", "hostile", "load")
 
 
 def test_a_cut_of_the_attack_finds_nothing(tmp_path: Path) -> None:
-    """A fiftieth of it, two minutes at the most: it is a campaign, so it takes longer than other tests."""
-    command = [sys.executable, "-m", "attack", "--share", "0.02", "--minutes", "2", "--seed", "23"]
+    """A hundredth of it, two minutes at the most: it is a campaign, so it takes longer than other tests."""
+    command = [sys.executable, "-m", "attack", "--share", "0.01", "--minutes", "2", "--seed", "23"]
     done = subprocess.run(
         [*command, "--failures", str(tmp_path / "failures")], cwd=ROOT, capture_output=True, text=True, timeout=600
     )

@@ -16,7 +16,7 @@ from mtn.errors import InputError
 from mtn.experiments.run import run
 from mtn.methods import METHODS
 
-ADDING = Path(__file__).parents[1] / "docs" / "methods" / "adding.md"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 # ---- LUCIR and PODNet
@@ -172,8 +172,8 @@ def test_copies_of_one_sample_are_one_cluster_to_podnet(
 def test_the_example_of_the_documentation_learns(
     configure: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", ADDING.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 2 and len(blocks[0].splitlines()) <= 30
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "tutorials" / "method.md").read_text("utf-8"), re.DOTALL)[:2]
+    assert len(blocks[0].splitlines()) <= 30
     (tmp_path / "my_methods.py").write_text("\n".join(blocks), "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     result = run(configure(method={"name": "my_methods:MeansAndHead"}), tmp_path / "run")
@@ -187,7 +187,10 @@ def test_the_example_of_the_documentation_learns(
 
 
 def test_every_method_has_a_page_in_the_index() -> None:
-    index = (ADDING.parent / "README.md").read_text("utf-8")
+    index = (DOCS / "methods" / "README.md").read_text("utf-8")
     pages = dict(re.findall(r"^\| \[([\w-]+)\]\(([\w-]+\.md)\)", index, re.MULTILINE))
     assert list(pages) == list(METHODS)
-    assert all((ADDING.parent / page).read_text("utf-8").startswith("# ") for page in pages.values())
+    for page in set(pages.values()):
+        text = (DOCS / "methods" / page).read_text("utf-8")
+        (name,) = re.findall(r"^\$ mtn run (?:demo --set method\.name=)?([\w-]+)$", text, re.MULTILINE)
+        assert text.startswith(f"# {name}") and pages[name] == page

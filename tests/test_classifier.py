@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
@@ -261,17 +262,12 @@ def test_before_anything_is_learned_every_question_is_refused() -> None:
 # ---- the documentation
 
 
-def test_the_quickstart_runs(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, ROOT / "examples" / "quickstart.py"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout.split()[1]) > 0.85 and "right 10 of 10" in done.stdout
-
-
-def test_every_snippet_of_the_page_runs(tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_snippet_of_the_how_tos_runs(tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     hub.writers.add("")  # whoever has no token
-    page = (ROOT / "docs" / "classifier.md").read_text("utf-8")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    names = ("teach", "explain", "unknown", "route", "evaluate", "forget", "hub")
+    pages = "\n".join((ROOT / "docs" / "how-to" / f"{name}.md").read_text("utf-8") for name in names)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", pages, re.DOTALL))
     code = code.replace("memory=2000", "memory=60, settings={'train.epochs': 3, 'train.min_steps': 10}")
     old = some(0, 1, 2, 3)
     exec(code, {"X": X[old], "y": Y[old], "X_new": X[~old], "y_new": Y[~old]})
@@ -285,6 +281,17 @@ def test_in_a_pipeline_and_cross_validated() -> None:
     it = make_pipeline(StandardScaler(), classifier())
     assert cross_val_score(it, X, Y, cv=3).mean() > 0.8
     assert clone(it).fit(X, Y).predict(TEST).shape == TRUE.shape
+
+
+def test_a_notebook_shows_the_parameters_and_what_was_learned() -> None:
+    it = classifier()
+    assert "memory" in it._repr_mimebundle_()["text/html"] and "exemplars, " not in it._repr_mimebundle_()["text/html"]
+    shown = it.fit(X[some(0, 1)], np.where(Y[some(0, 1)] == "class 00", "<b>", "other"))._repr_mimebundle_()
+    assert (
+        f"2 classes, {len(it.memory_)} exemplars, 1 lessons" in shown["text/html"] and "&lt;b&gt;" in shown["text/html"]
+    )
+    with config_context(display="text"):
+        assert list(it._repr_mimebundle_()) == ["text/plain"]
 
 
 def test_a_table_with_named_columns() -> None:

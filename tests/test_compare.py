@@ -14,14 +14,14 @@ from commands import TINY
 from mtn.config import Config
 from mtn.errors import InputError
 from mtn.experiments.compare import MARK, compare
-from mtn.methods import METHODS
+from mtn.methods import METHODS, runnable
 from mtn.methods.baselines import ER
 from mtn.recipes import comparison, for_method, recipe, with_changes
 from mtn.search import Location
 from mtn.search.collection import Collection
 from mtn.storage import files
 
-MEASURED = ("seconds", "train_samples_per_second", "peak_memory_mb")
+MEASURED = ("seconds", "processor_seconds", "train_samples_per_second", "peak_memory_mb")
 
 
 @pytest.fixture
@@ -149,14 +149,40 @@ def test_orders_that_cannot_be_compared_are_refused_before_anything_runs(config:
         assert not (tmp_path / "out").exists()
 
 
-def test_all_methods_are_the_whole_table(call, clusters: Path, tmp_path: Path) -> None:
+def test_all_methods_are_those_of_the_table_that_differ_on_vectors(call, clusters: Path, tmp_path: Path) -> None:
     """No cell runs: the device is not there. What was to be compared is written down before."""
     absent = "cuda" if not torch.cuda.is_available() else "mps"
     common = ("--set", f"stream.data={clusters}", *TINY, "--set", f"device={absent}", "--jobs", "1", "--out", "all")
     code, _, error = call("compare", "clinc150", "--methods", "all", *common)
+    names = [name for name in METHODS if name not in ("mtn-unlocked", "ccil-sd")]
     assert code == 2
-    assert json.loads((tmp_path / "all" / MARK).read_text())["methods"] == list(METHODS)
-    assert all(f"{name}-seed0: device" in error.replace("\n", " ") for name in METHODS)
+    assert json.loads((tmp_path / "all" / MARK).read_text())["methods"] == names
+    assert all(f"{name}-seed0: device" in error.replace("\n", " ") for name in names)
+
+
+def test_all_methods_on_images_are_those_that_take_images() -> None:
+    names = {config.method.name for config in runnable(comparison("learned/omniglot", METHODS))}
+    assert {"mtn", "mtn-unlocked", "ccil-sd", "ssil", "joint"} <= names
+    assert not {"slda", "ranpac", "practical", "anacp"} & names
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["learned/omniglot", "--methods", "ssil,slda"], "method 'slda' is for frozen features"),
+        (["demo", "--methods", "all,slda"], "--methods: all stands alone, got all,slda"),
+        (["demo", "--streams", "noisy,all"], "--streams: all stands alone, got noisy,all"),
+        (["demo", "--streams", "noisy", "--set", "stream.kind=repeat"], "leave out --set stream.kind"),
+        (["demo", "--methods", "SLDA"], "no method 'SLDA': did you mean 'slda'?"),
+        (["demo", "--methods", "slda", "--seeds", "0,1,0"], "--seeds names a value twice"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line_before_anything_runs(
+    call, tmp_path: Path, words: list[str], reason: str
+) -> None:
+    code, _, error = call("compare", *words)
+    assert code == 2 and reason in error and error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
 
 
 PRACTICAL = {"optimizer": "adamw", "lr": 0.003, "weight_decay": 0.0, "replay": 96, "min_steps": 100}
@@ -265,7 +291,7 @@ def test_a_method_of_ones_own_declares_its_values_too() -> None:
 
 def test_cells_with_a_memory_in_milvus_have_a_collection_each(config: Config, tmp_path: Path) -> None:
     for package in ("pymilvus", "milvus_lite"):
-        pytest.importorskip(package, reason=f"{package} is not there: pip install 'mtn[milvus]'")
+        pytest.importorskip(package, reason=f"{package} is not there: pip install '.[milvus]'")
     uri = str(tmp_path / "memory.db")
     remote = with_changes(config, memory={"store": "milvus", "uri": uri})
     with pytest.raises(InputError, match=r"--jobs must be 1: memory\.uri is a file"):

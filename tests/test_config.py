@@ -201,6 +201,11 @@ def test_an_override_without_a_sign_is_refused():
     assert "'seed'" in message("clinc150", "seed")
 
 
+def test_a_method_whose_name_is_a_number_is_refused_by_its_key():
+    said = message("clinc150", "method.name=0")
+    assert "method.name" in said and said.endswith("got 0")
+
+
 @settings(deadline=None, max_examples=150)
 @given(key=st.sampled_from(keys()), value=st.text("0123456789.,-+_eTinf[]{}='\"# \n", max_size=8) | st.text(max_size=8))
 def test_whatever_the_value_it_is_taken_or_refused_in_one_line(key, value):

@@ -10,6 +10,7 @@ from PIL import Image
 import mtn
 from mtn import MTNClassifier
 from mtn.errors import InputError
+from mtn.experiments.metrics import calibration_chance
 
 AXES = np.eye(4, dtype=np.float32)
 CLASSES = ["ant", "bee", "cat", "dog"]
@@ -44,8 +45,9 @@ def test_every_number_is_the_one_computed_by_hand(insects: Path) -> None:
         ("bee", "ant", 1, ["b"]),
     ]
     confidence = classifier.predict_proba(X[:6]).max(1)
-    assert confidence.min() > 14 / 15  # all in one bin
-    assert found.calibration_error == pytest.approx(confidence.mean() - 4 / 6)
+    # two bins of three answers, two of them right in each: (2/3 - confidence)^2 is below the variance 2/3 (1/3) / 2
+    assert 0.95 < confidence.min() < confidence.max() < 2 / 3 + 1 / 3 and found.calibration_error == 0
+    assert found.calibration_chance == pytest.approx(calibration_chance(confidence))
     called = classifier.novelty(X) > classifier.threshold_
     assert found.called_unknown == pytest.approx(called[:6].mean())
     assert (found.unknown_samples, found.unknown_found) == (2, pytest.approx(called[6:].mean()))
@@ -93,6 +95,18 @@ def test_the_command_prints_a_table_json_and_a_figure(call, insects: Path) -> No
     assert err == "figure.svg\n" and facts["samples"] == 6 and len(facts["confusions"]) == 2
     code, _, err = call("evaluate", str(insects), "d.npz", "--out", "figure.gif")
     assert code == 2 and "--out must end in .png or .svg" in err
+
+
+def test_the_figure_has_a_column_for_classes_that_are_not_shown_only_if_they_are_answered(
+    insects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def columns() -> list[str]:
+        axes = mtn.plot_evaluation(mtn.evaluate(MTNClassifier.load(insects), X, Y)).axes[0]
+        return [label.get_text() for label in axes.get_xticklabels()]
+
+    assert columns() == ["ant", "bee", "cat"]
+    monkeypatch.setattr("mtn.experiments.evaluation_figure.SHOWN", 1)
+    assert columns() == ["ant", "another"]
 
 
 def test_a_table_with_splits_is_measured_on_its_test_rows(call, insects: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import processes
 from commands import file_contents
 from dataset_files import write_images, write_sentences
 from mtn import MTNClassifier, encoders
@@ -186,18 +187,19 @@ def start(*arguments: str, cwd: Path, **options: Any) -> subprocess.Popen[str]:
 
 def test_killed_three_times_the_store_is_the_same_byte_for_byte(tmp_path: Path) -> None:
     write_sentences(tmp_path / "said.json")
-    command = ["extract", "said.json", "--encoder", "hashing", "--out"]
-    done = start(*command, "whole", cwd=tmp_path)
+    words = ["extract", "said.json", "--encoder", "hashing", "--out"]
+    done = processes.start(processes.command, [*words, "whole"], tmp_path)
     for shard in (0, 1, 3):  # killed as soon as it is there
-        process = start(*command, "killed", cwd=tmp_path)
+        process = processes.start(processes.command, [*words, "killed"], tmp_path)
         deadline = time.monotonic() + 120
-        while not (tmp_path / "killed" / f"x-{shard:05d}.json").exists() and process.poll() is None:
+        while not (tmp_path / "killed" / f"x-{shard:05d}.json").exists() and process.is_alive():
             assert time.monotonic() < deadline
             time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, process.communicate()
-    last = start(*command, "killed", cwd=tmp_path)
-    assert (last.wait(), done.wait()) == (0, 0)
+        processes.kill(process)
+    last = processes.start(processes.command, [*words, "killed"], tmp_path)
+    for process in (last, done):
+        process.join()
+        assert process.exitcode == 0
     expected = file_contents(tmp_path / "whole")
     assert file_contents(tmp_path / "killed") == expected and len(expected) == 2 * 5 + 4
 

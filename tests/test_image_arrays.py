@@ -1,5 +1,6 @@
 """Files of images -> bytes at one size, and what is wrong with some of them."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pytest
 from PIL import Image
 
 from mtn.config import Config
-from mtn.data import DATASETS, image_arrays, load_data
+from mtn.data import glyphs, image_arrays, load_data
 from mtn.errors import InputError
 from mtn.recipes import parse
 
@@ -87,21 +88,16 @@ def test_data_without_a_test_split_or_without_images_is_refused(folder: Path, tm
 
 
 def test_glyphs_come_as_images_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a folder as mtn.datasets.glyphs makes it."""
     monkeypatch.setenv("MTN_CACHE", str(tmp_path / "cache"))
-    made = tmp_path / "glyphs"
-    made.mkdir()
-    np.save(made / "names.npy", np.array(["A", "B"]))
-    for split in ("train", "val", "test"):
-        np.save(made / f"y_{split}.npy", np.array([0, 1]))
-        np.save(made / f"images_{split}.npy", np.stack([np.full((32, 32), value, np.uint8) for value in (7, 9)]))
-    monkeypatch.setitem(DATASETS, "glyphs-200", lambda say: made)
-    data = load_data(config("glyphs-200"))
-    assert data.validation is not None and data.names == ["A", "B"]
-    assert data.train.x()[:, 0, 0].tolist() == [[7, 7, 7], [9, 9, 9]]
+    names = [glyphs.class_name(character) for character in glyphs.class_characters()[:2]]
+    data = load_data(config("glyphs-2x1", side=32))
+    assert data.validation is not None and data.names == sorted(names)
+    for image, label in zip(data.train.x(), data.train.y, strict=True):
+        drawn = glyphs.render("train", names.index(data.names[label]), 1)[0]
+        np.testing.assert_array_equal(image, np.stack([drawn] * 3, axis=2))
 
 
 def test_a_cache_that_would_not_fit_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_arrays.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     with pytest.raises(InputError, match=r"0\.0 GB free.*lower images\.side"):
         load_data(config(str(folder)))

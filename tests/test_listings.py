@@ -71,7 +71,7 @@ def test_absolute_paths_and_several_labels_of_one_image(tmp_path):
     ("columns", "words"),
     [
         ({"file": ["a"], "label": ["x"]}, ["lacks the column 'path'", "'text'", "file, label"]),
-        ({"path": ["a"], "class": ["x"]}, ["lacks the column 'label'", "path, class"]),
+        ({"path": ["a"], "kind": ["x"]}, ["lacks the column 'label'", "path, kind"]),
         ({"path": ["a"], "text": ["b"], "label": ["x"]}, ["both", "'path'", "'text'"]),
         ({"path": ["a", "b"], "label": ["x", ""]}, ["'label' is empty in row 1"]),
         ({"text": [], "label": []}, ["holds no sentences"]),

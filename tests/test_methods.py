@@ -13,9 +13,10 @@ from mtn.errors import InputError
 from mtn.experiments.run import StreamTrainer, run
 from mtn.methods import METHODS, Method, Stage, find, make
 from mtn.neighbours import Neighbours, nearest
+from mtn.protocols import STREAMS
 from mtn.recipes import with_changes
 from mtn.runtime.progress import silent
-from mtn.samples import Samples
+from mtn.samples import Data, Samples
 from mtn.search import inverted_file
 from mtn.stream import Task, split
 from mtn.training import Learner
@@ -125,7 +126,7 @@ def check_shares(it: Learner, samples: Samples) -> None:
 def test_the_same_seed_gives_the_same_result_and_another_seed_another(config: Config, tmp_path: Path) -> None:
     results = [run(with_changes(config, seed=seed), tmp_path / name) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
     for result in results:
-        for key in ("seconds", "train_samples_per_second", "peak_memory_mb"):
+        for key in ("seconds", "processor_seconds", "train_samples_per_second", "peak_memory_mb"):
             result.pop(key)
     assert results[0] == results[1]
     states = [(tmp_path / name / "state.safetensors").read_bytes() for name in "abc"]
@@ -272,3 +273,29 @@ def test_every_method_learns_with_every_memory(
     if name != "finetune":  # which forgets
         assert (z[:, :6].argmax(1) == tasks[0].test.y).float().mean() > 0.4
     assert len(it.memory) <= 120
+
+
+# ---- every method on every kind of stream
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_every_method_learns_every_kind_of_stream(configure: Callable[..., Config], kind: str) -> None:
+    """Whatever comes in a task: all seen classes have finite scores, and a method without training is right."""
+    options = {"online": {"samples": 36}, "long-tail": {"ratio": 4.0}}.get(kind, {})
+    sections = {"stream": {"kind": kind, "first": 6, "step": 6} | options, "memory": {"total": 48}}
+    sections["train"] = {"epochs": 1, "batch": 64}
+    data = load_vectors(configure().stream.data)
+    few = Data(data.train.select(torch.arange(0, len(data.train), 3)), None, data.test, data.names)
+    tasks = split(few, configure(**sections).stream)
+    tested = next(task.test for task in reversed(tasks) if task.new)
+    own = tested.y.unique()
+    for name in METHODS:
+        config = configure(method={"name": name}, **sections)
+        it = Learner(config, few.train.dimension)
+        for task in tasks:
+            it.learn_task(task)
+        z = torch.cat([part for _, part in inference.predictions(it.method, tested, it.memory, config.method.k)])
+        assert z.shape == (len(tested), 12) and z.isfinite().all(), name
+        assert len(it.memory) <= 48 and (len(it.memory) > 40) == (it.method.needs.memory == "exemplars"), name
+        if not it.effort.trained_samples:
+            assert (own[z[:, own].argmax(1)] == tested.y).float().mean() > 0.6, name

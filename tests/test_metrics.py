@@ -5,7 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from mtn.experiments.metrics import backward_transfer, balanced, calibration_error, forgetting, summarise
+from mtn.experiments.metrics import (
+    backward_transfer,
+    balanced,
+    calibration_chance,
+    calibration_error,
+    forgetting,
+    summarise,
+)
 
 # Three tasks of 2, 1 and 1 classes with 10, 30, 20 and 40 test samples.
 TOTAL = np.array([10, 30, 20, 40])
@@ -88,7 +95,29 @@ def test_a_summary_can_be_written_as_json(found):
 
 
 def test_calibration_error_by_hand() -> None:
-    """Two answers in (14/15, 1], one right; two in (7/15, 8/15], both right: (|1 - 1.95| + |2 - 1.0|) / 4."""
-    confidence, right = np.array([1.0, 0.95, 0.5, 0.5]), np.array([True, False, True, True])
-    assert calibration_error(confidence, right) == pytest.approx((0.95 + 1.0) / 4)
-    assert calibration_error(np.array([0.0, 1.0]), np.array([False, True])) == 0.0
+    """Two answers of 0.5, both right; two of about 0.9, one right: a = 1 and 1/2, a (1 - a) / (n - 1) = 0 and 1/4."""
+    confidence, right = np.array([0.92, 0.88, 0.5, 0.5]), np.array([True, False, True, True])
+    assert calibration_error(confidence, right) == pytest.approx(np.sqrt((2 * 0.5**2 + 2 * (0.4**2 - 0.25)) / 4))
+    assert calibration_error(confidence[::-1], right[::-1]) == calibration_error(confidence, right)
+    assert calibration_error(np.array([0.9, 0.9]), np.array([True, False])) == 0.0  # 0.4^2 - 1/4: below 0
+    spread = np.array([(0.92 * 0.08 + 0.88 * 0.12) / 2, 0.25])
+    assert calibration_chance(confidence) == pytest.approx(np.sqrt(1.645 * np.sqrt(2 * (spread**2).sum()) / 4))
+    assert calibration_error(np.ones(1), np.ones(1)) == calibration_chance(np.ones(1)) == 0.0
+
+
+@pytest.mark.parametrize("count", [60, 650, 3000])
+@pytest.mark.parametrize("fault", [0.0, 0.06])
+def test_calibration_error_is_the_true_one_however_few_answers_there_are(fault: float, count: int) -> None:
+    """The mean square over 300 test sets is that of confidences that are too high by the fault, 0 included."""
+    random, found, exceeded = np.random.default_rng(count), [], 0
+    for _ in range(300):
+        confidence = 1 - 0.6 * random.beta(0.7, 3, count)
+        right = random.random(count) < confidence - fault
+        found.append(calibration_error(confidence, right))
+        exceeded += found[-1] > calibration_chance(confidence)
+    chance = calibration_chance(confidence)
+    if fault == 0:
+        assert np.mean(found) < 0.4 * chance and 0.01 < exceeded / 300 < 0.12  # one case of twenty, about
+    else:
+        bound = chance**2 / 3  # negative squares are cut off at 0, which adds a little where chance is large
+        assert np.mean(np.square(found)) == pytest.approx(fault**2, rel=0.1, abs=bound)

@@ -265,3 +265,23 @@ def test_a_query_without_neighbours_gives_every_class_the_floor():
 def test_shares_sum_to_one_and_a_floor_a_class():
     found = NeighbourVote()(torch.randn(6, 6, 4), neighbours([[0, 1, 2, 1, 3]] * 6, [[True] * 4 + [False]] * 6), 4)
     torch.testing.assert_close(found.exp().sum(1), torch.full((6,), 1 + 4 * 0.001))
+
+
+@pytest.mark.parametrize("real", [None, FEW], ids=["full", "padded"])
+def test_in_bfloat16_the_network_is_the_same_to_two_digits(inputs, real):
+    model = make("medium")
+    exact, exact_slopes = adapted_and_slopes(model, inputs, real)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, slopes = adapted_and_slopes(model, inputs, real)
+    assert not torch.equal(found, exact)  # the products are in it
+    torch.testing.assert_close(found, exact, atol=0.1, rtol=0.02)
+    assert slopes.dtype == torch.float32
+    assert F.cosine_similarity(slopes, exact_slopes, dim=0) > 0.999
+
+
+def adapted_and_slopes(model: MemoryTransformer, inputs: tuple[Tensor, ...], real: Tensor | None) -> tuple[Tensor, ...]:
+    """The adapted queries, and how the sum of their products with fixed numbers moves with every weight."""
+    adapted = model(*inputs, real, query_only=True).float()
+    fixed = torch.randn(adapted.shape, generator=torch.Generator().manual_seed(1))
+    slopes = torch.autograd.grad((adapted * fixed).sum(), list(model.parameters()))
+    return adapted.detach(), torch.cat([slope.flatten() for slope in slopes])

@@ -20,9 +20,10 @@ from mtn import MTNClassifier
 from mtn.classifier.info import read_info
 from mtn.errors import InputError
 from mtn.storage import files
-from mtn.storage.model_folder import checksum
+from mtn.storage.model_folder import FORMAT, checksum
 
 X, Y = TRAIN, LABELS
+FORMATS = Path(__file__).parent / "fixtures" / "formats"
 
 
 @pytest.mark.parametrize("method", ["joint", "bic", "slda", "knn"])
@@ -45,6 +46,25 @@ def test_a_round_trip_changes_nothing(fitted: MTNClassifier, model_folder: Path,
     assert other.memory_ == fitted.memory_ and other.history_ == fitted.history_
     assert other.explain(TEST[:3]) == fitted.explain(TEST[:3])
     assert other.get_params() == fitted.get_params()
+
+
+@pytest.mark.parametrize("folder", sorted(FORMATS.glob("*/*/")), ids=lambda folder: "-".join(folder.parts[-2:]))
+def test_a_folder_of_each_later_format_answers_as_when_it_was_written(folder: Path, tmp_path: Path) -> None:
+    """Formats 1 and 2 are in tests/fixtures/v0, which test_neutral opens."""
+    then = json.loads((folder.parent / "answers.json").read_text())[folder.name]
+    assert json.loads((folder / "model.json").read_text())["format"] == int(folder.parent.name)
+    it = MTNClassifier.load(shutil.copytree(folder, tmp_path / "model"))
+    asked = then["asked"] if folder.name == "text" else np.array(then["asked"], np.float32)
+    assert it.classes_.tolist() == then["classes"]
+    assert [[str(one.id), one.label] for one in it.memory_] == then["memory"]
+    np.testing.assert_allclose(it.predict_proba(asked), then["probability"], atol=1e-5)
+    np.testing.assert_allclose(it.novelty(asked), then["novelty"], rtol=1e-4, atol=1e-4)
+    assert not (folder.name == "text" and int(folder.parent.name) >= 4) or it.explain(asked)[0].neighbours[0].text
+
+
+def test_every_format_is_among_the_fixtures() -> None:
+    found = {json.loads(path.read_text())["format"] for path in FORMATS.parent.rglob("model.json")}
+    assert found == set(range(1, FORMAT + 1))
 
 
 @pytest.mark.parametrize("failing", range(4))
@@ -138,9 +158,10 @@ def test_a_model_of_format_1_answers_as_it_did(tmp_path: Path, monkeypatch: pyte
     """Its network had no rows of its own for the query as it came: without them the sum is the old one."""
     it = classifier("practical").fit(X, Y)
     it.state_.learner.method.network.raw.data.zero_()
+    it.state_.learner.method.weights[2] = 0  # and there was no discriminant
     state = it.state_.learner.method.state_dict()
     old = {name: tensor for name, tensor in state.items() if name not in ("network.raw", "network.log_scale")}
-    old["taught"] = old.pop("network.taught")
+    old |= {"taught": old.pop("network.taught"), "weights": old["weights"][:2]}
     monkeypatch.setattr(it.state_.learner.method, "state_dict", lambda: old)
     monkeypatch.setattr("mtn.storage.model_folder.FORMAT", 1)
     it.save(tmp_path)

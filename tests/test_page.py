@@ -3,6 +3,7 @@
 import io
 import re
 import shutil
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, Route, expect, sync_playwright
 
 from cluster_data import LABELS, TEST, TRAIN
 from mtn import MTNClassifier
@@ -100,7 +101,11 @@ def test_the_whole_round(page: Page, service: Service) -> None:
     page.set_input_files("#teach-file", files(NEW, 7))
     page.get_by_role("button", name="Leave out picture 7").click()
     expect(page.locator("#chosen img")).to_have_count(6)
+    page.route("**/jobs/*", lambda route: say_it_is_being_trained(route, service, "new/<b>"))
     page.locator("#teach-button").click()
+    expect(page.locator("#learning-text")).to_contain_text("It answers with new/<b> already")
+    expect(page.locator("#summary")).to_contain_text("4 classes")
+    page.unroute("**/jobs/*")
     expect(page.locator("#learning-text")).to_have_text("It knows new/<b> now.")
     expect(page.locator("#answer-title")).to_have_text("new/<b>")  # what was asked before is asked again
     expect(page.locator("#changed")).to_have_text(re.compile(r"^3 classes → 4; estimated accuracy \d+\s%"))
@@ -119,6 +124,13 @@ def test_the_whole_round(page: Page, service: Service) -> None:
     expect(row).to_have_count(0)
     expect(page.locator("#summary")).to_contain_text("3 classes")
     assert "new/<b>" not in service.known()
+
+
+def say_it_is_being_trained(route: Route, service: Service, label: str) -> None:
+    """As the service does once it knows a class; it may have finished by then."""
+    while label not in service.known():
+        time.sleep(0.1)
+    route.fulfill(json=route.fetch().json() | {"state": "running", "doing": "training", "progress": 0.5})
 
 
 GIVE = """([area, kind, content, times]) => {
@@ -244,6 +256,32 @@ def test_a_model_of_vectors_takes_numbers(page: Page, tmp_path: Path) -> None:
         expect(page.locator("article")).to_have_count(17)
 
 
+def test_with_a_token_to_read_nothing_that_teaches_is_offered(page: Page, model_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(model_folder, tmp_path / "model")
+    tokens = {"read": "a-token-that-may-read", "teach": "a-token-that-may-teach"}
+    file = tmp_path / "tokens"
+    file.write_text("\n".join(map(" ".join, tokens.items())))
+    file.chmod(0o600)
+    teaching = ["#teach-form", "#download", "#rename-form", "#relabel-form", "#remove", "#teach-this", ".forget"]
+    with Service(tmp_path / "model", "--token-file", str(file), token=tokens["read"]) as service:
+        assert service.client.get("/model").json()["may_teach"] is False
+        for right, token in tokens.items():
+            page.goto(service.url)
+            page.evaluate("token => sessionStorage.setItem('token', token)", token)
+            page.reload()
+            page.fill("#ask-text", str(TEST[0].tolist()))
+            page.keyboard.press("Enter")
+            expect(page.locator("#answer-title")).to_have_text(re.compile("^class"))
+            page.get_by_role("button", name="class 03", exact=True).click()
+            page.locator("#exemplars button").first.click()
+            expect(page.locator("#exemplar-text")).to_be_visible()
+            hint = page.locator("#class-count").filter(has_text="Choose one to move or delete it.")
+            expect(hint).to_have_count(0 if right == "read" else 1)
+            shown = [area for area in teaching if page.locator(area).first.is_visible()]
+            assert shown == ([] if right == "read" else teaching)
+        page.evaluate("sessionStorage.clear()")
+
+
 SENTENCES = {
     "flight": [
         "book me a flight to rome",
@@ -273,6 +311,7 @@ def test_sentences_are_asked_with_enter_and_shown_as_evidence(page: Page, tmp_pa
     with Service(tmp_path / "<b>intents") as service:
         page.goto(service.url)
         expect(page.locator("#summary")).to_contain_text("<b>intents takes sentences. It knows 3 classes")
+        expect(page.locator("#chart-legend")).to_be_hidden()  # one lesson is no curve
         page.locator("#ask-text").press_sequentially("what is the weather like")
         page.keyboard.press("Enter")
         expect(page.locator("#answer-title")).to_have_text("weather")

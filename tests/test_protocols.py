@@ -21,7 +21,7 @@ from mtn.samples import Data, Samples
 from mtn.stream import Task, split
 
 CLASSES, EACH = 8, 20
-PAGE = Path(__file__).parents[1] / "docs" / "streams.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "streams.md"
 
 
 def clusters(each: int = EACH) -> Data:

@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 import pytest
 
+import http_examples
 from cluster_data import LABELS, TEST, TRAIN, TRUE
 from mtn import MTNClassifier, encoders
 from mtn.serve.journal import MAX_WAITING, SCHEMA, Journal, JournalFull, KeyReused, LabelledSamples
@@ -102,6 +103,21 @@ def test_it_answers_with_the_old_model_while_it_learns(service: Service) -> None
     assert "the eighth" in {one["label"] for one in service.answers(asked)}
 
 
+def test_the_examples_of_the_manual_with_vectors(service: Service, tmp_path: Path) -> None:
+    asked, names = TEST[:3].tolist(), ["by curl"] * 3
+    (tmp_path / "question.json").write_text(json.dumps({"vectors": asked}))
+    (tmp_path / "lesson.json").write_text(json.dumps({"vectors": asked, "labels": names}))
+    (tmp_path / "vectors.f32").write_bytes(TEST[:3].astype("<f4").tobytes())
+    predicted, raw, why, _ = (
+        http_examples.send(service, line, tmp_path) for line in http_examples.section("Vectors")[0]
+    )
+    assert predicted == raw and len(why["answers"]) == 3 and "by curl" in service.known()
+    left = http_examples.run_python(service, "Vectors", X=TEST[:3])
+    assert len(left["answers"]) == 3 and "new class" in service.known()
+    for name in ("by curl", "new class"):
+        assert service.finish(service.client.delete(f"/classes/{name}").json()["job"])["state"] == "done"
+
+
 def test_a_model_that_was_taught_nothing_is_taught_from_here(tmp_path: Path) -> None:
     classifier = MTNClassifier("mtn", memory=50, k=5, settings=QUICK, encoder="hashing")
     encoder = encoders.load_encoder("hashing")
@@ -123,8 +139,12 @@ def test_a_model_that_was_taught_nothing_is_taught_from_here(tmp_path: Path) -> 
         assert sum(why["shares"].values()) == pytest.approx(why["score"], abs=1e-5) and why["runner_up"] == "money"
         assert client.post("/predict", json={"texts": [""]}).status_code == 422
         assert client.post("/predict", json={"texts": ["x" * 2001]}).status_code == 422
+        for line in http_examples.section("Sentences")[0]:
+            http_examples.send(service, line, tmp_path)
+        left = http_examples.run_python(service, "Sentences")
+        assert left["why"]["neighbours"][0]["text"] and {"music", "light"} <= set(service.known())
         assert client.post("/predict", content=b"x", headers={"content-type": "image/png"}).status_code == 415
-        assert (client.get("/model").json()["takes"], client.get("/model").json()["classes"]) == ("texts", 2)
+        assert (client.get("/model").json()["takes"], client.get("/model").json()["classes"]) == ("texts", 4)
         assert service.finish(client.delete("/classes/post").json()["job"])["state"] == "done"
         files = b"".join(file.read_bytes() for file in service.folder.rglob("*") if file.is_file())
         assert b"my parcel" not in files and b"pay the bill" in files

@@ -87,6 +87,28 @@ def test_examples_are_listed_moved_and_removed_and_classes_renamed(service: Serv
     assert service.finish(done.json()["job"])["state"] == "done"
 
 
+def test_a_sentence_that_is_removed_is_in_no_file_any_more(tmp_path: Path) -> None:
+    """Taught by the service and removed by it: not in the model, not in the journal, not in the log."""
+    folder, secret = tmp_path / "model", "my number is 4921 zebra"
+    MTNClassifier("knn", k=1, encoder="hashing").fit(["lamp on", "play jazz"], ["light", "music"]).save(folder)
+
+    def found() -> set[str]:
+        files = [file for file in tmp_path.rglob("*") if file.is_file()]
+        return {file.name.partition("-")[0] for file in files if b"4921 zebra" in file.read_bytes()}
+
+    with Service(folder) as service:
+        taught = service.client.post("/learn", json={"texts": [secret, "light please"], "labels": ["light", "light"]})
+        assert service.finish(taught.json()["job"])["state"] == "done"
+        assert any(found())
+        (number,) = [one["number"] for one in listed(service, "light") if one["text"] == secret]
+        removed = service.client.delete(f"/exemplars/{number}")
+        assert service.finish(removed.json()["job"])["state"] == "done"
+        assert {one["text"] for one in listed(service, "light")} == {"lamp on", "light please"}
+        assert not found()
+        assert b"light please" in b"".join(file.read_bytes() for file in folder.iterdir() if file.is_file())
+    assert not found()
+
+
 def test_what_cannot_be_changed_is_refused_in_words_and_changes_nothing(service: Service) -> None:
     client, before = service.client, snapshot(service)
     number = listed(service, "other")[0]["number"]

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from cluster_data import LABELS, TEST, TRAIN
-from mtn import MTNClassifier
 from mtn.errors import InputError
 from mtn.serve import engine, serve, worker
 from mtn.serve.journal import MAX_TRIES, Journal, LabelledSamples
@@ -75,7 +74,7 @@ def test_a_full_disk_stops_teaching_and_nothing_else(disk: Disk, tmp_path: Path)
 
 
 def test_a_disk_that_fills_up_during_a_lesson_delays_it(disk: Disk, tmp_path: Path) -> None:
-    service = Service(write_model(disk.folder / "model", steps=600))
+    service = Service(write_model(disk.folder / "model", steps=300))
     service.log = tmp_path / "log"
     samples = TRAIN[LABELS == "class 07"]
     with service:
@@ -110,7 +109,7 @@ class Lessons:
     """An engine with real processes; a lesson of the class "fatal" ends its worker process."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sizes, teach = folder.parent / "sizes", worker._teach
+        self.sizes, teach = folder.parent / "sizes", worker.teach
 
         def teach_or_die(classifier: Any, batch: worker.TeachingBatch, progress: Any) -> bool:
             with self.sizes.open("a") as file:
@@ -119,7 +118,7 @@ class Lessons:
                 os._exit(9)
             return teach(classifier, batch, progress)
 
-        monkeypatch.setattr(worker, "_teach", teach_or_die)  # before the processes are forked
+        monkeypatch.setattr(worker, "teach", teach_or_die)  # before the processes are forked
         self.supervisor = worker.Supervisor(folder)
         self.journal = Journal(folder / "journal.sqlite")
         self.folder = folder
@@ -165,13 +164,7 @@ def has_ended(process: int) -> bool:
 @pytest.fixture
 def learning(tmp_path: Path) -> Iterator[tuple[Service, int, int]]:
     """A service in the middle of a lesson that takes long; its supervisor and its worker process."""
-    folder = write_model(tmp_path / "model", steps=1)
-    classifier = MTNClassifier.load(folder)
-    learner = classifier.state_.learner
-    train = learner.config.train.model_copy(update={"min_steps": 1_000_000})
-    learner.config = learner.config.model_copy(update={"train": train})
-    classifier.save(folder)
-    service = Service(folder)
+    service = Service(write_model(tmp_path / "model", steps=1_000_000))
     service.__enter__()
     try:
         job = service.learn(TRAIN[:1], ["new"]).json()["job"]

@@ -147,7 +147,7 @@ def test_what_cannot_be_pushed_is_one_line(
         fitted.push_to_hub("a/b/c", token=TOKEN)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for call in (lambda: fitted.push_to_hub(NAME), lambda: MTNClassifier.from_pretrained(NAME)):
-        with pytest.raises(InputError, match=r"pip install 'mtn\[hub\]'"):
+        with pytest.raises(InputError, match=r"pip install '.*\[hub\]'"):
             call()
 
 

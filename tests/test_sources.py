@@ -27,7 +27,7 @@ from dataset_files import (
 )
 from mtn import encoders
 from mtn.config import Config
-from mtn.data import DATASETS, extraction, glyphs, load_data, load_vectors
+from mtn.data import extraction, load_data, load_vectors
 from mtn.data.reader import Reader
 from mtn.data.sources import Format, open_source
 from mtn.errors import InputError
@@ -76,7 +76,7 @@ def write_png(path: Path) -> Path:
 Make = Callable[[Path], Path | str]
 
 VECTORS: dict[str, tuple[Make, Format]] = {
-    "data set": (lambda path: "glyphs-200", Format.DATASET),
+    "data set": (lambda path: "glyphs-2", Format.DATASET),
     "store": (lambda path: write_store(path / "store"), Format.STORE),
     "npz": (lambda path: write_npz(path / "d.npz", **SPLITS), Format.ARRAYS),
     "npz of another name": (lambda path: write_npz(path / "d.dat", **SPLITS), Format.ARRAYS),
@@ -117,9 +117,8 @@ QUERIES: dict[str, tuple[Make, Format]] = {
 
 @pytest.fixture(autouse=True)
 def small_glyphs(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The data set that comes with the package, with two classes."""
-    cache = tmp_path_factory.getbasetemp() / "glyphs of test_sources"
-    monkeypatch.setitem(DATASETS, "glyphs-200", lambda progress: glyphs.prepare(2, cache=cache))
+    """The data set that comes with the package, with two classes, is made once."""
+    monkeypatch.setenv("MTN_CACHE", str(tmp_path_factory.getbasetemp() / "glyphs of test_sources"))
 
 
 def refusal(door: Callable[[], object]) -> str:
@@ -338,9 +337,9 @@ def test_one_folder_of_images_at_the_doors_of_the_commands(call, tmp_path: Path)
 
 
 def test_the_data_set_of_the_package_at_the_doors_of_the_commands(call) -> None:
-    code, out, err = call("learn", "model", "glyphs-200", "--method", "knn")
+    code, out, err = call("learn", "model", "glyphs-2", "--method", "knn")
     assert code == 0 and "0 -> 2 classes, 200 samples" in out, err
-    code, out, _ = call("predict", "model", "glyphs-200", "--json")
+    code, out, _ = call("predict", "model", "glyphs-2", "--json")
     assert code == 0 and len(out.splitlines()) == 60
-    code, out, err = call("extract", "glyphs-200", "--encoder", "glyph", "--out", "store")
+    code, out, err = call("extract", "glyphs-2", "--encoder", "glyph", "--out", "store")
     assert code == 0 and "store: 300 vectors of 2 classes" in out, err

@@ -26,7 +26,7 @@ from service import QUICK
 from strangers import call, edit
 
 for package in ("pymilvus", "milvus_lite"):
-    pytest.importorskip(package, reason=f"{package} is not there: pip install 'mtn[milvus]'")
+    pytest.importorskip(package, reason=f"{package} is not there: pip install '.[milvus]'")
 grpc = pytest.importorskip("grpc")
 
 TOKEN = "root:a-secret-of-mine"

@@ -1,5 +1,7 @@
 """Samples -> tasks: every class arrives once, with its name, its samples and their ids."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -147,6 +149,39 @@ def test_a_bad_order_file_is_named(tmp_path, content, words):
     with pytest.raises(InputError) as caught:
         class_order(NAMES, str(path))
     assert all(word in str(caught.value) for word in [str(path), *words])
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ([3, 0, 2, 1], [3, 0, 2, 1]),  # PyCIL's log
+        ({"shuffle": True, "seed": [1993], "init_cls": 2}, np.random.RandomState(1993).permutation(4).tolist()),
+        ({"permute_classes": 1, "class_order": [2, 3, 1, 0]}, [3, 2, 0, 1]),  # class 3 comes in place 0
+        ({"permute_classes": True, "seed": 7}, np.argsort(np.random.RandomState(7).permutation(4)).tolist()),
+    ],
+)
+def test_class_orders_of_other_toolboxes(tmp_path, content, expected):
+    path = tmp_path / "order.json"
+    path.write_text(json.dumps(content))
+    assert class_order(["a", "b", "c", "d"], str(path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([0, 1, 2], "each number from 0 to 3 once"),
+        ([0, 1, 2, 2.0], "each number from 0 to 3 once"),
+        ({"permute_classes": True, "class_order": "0-1-2-3"}, "each number from 0 to 3 once"),
+        ({"shuffle": True, "seed": [1, 2]}, r"seed must be one whole number .* got \[1, 2\]"),
+        ({"seed": 1993, "shuffle": False}, "shuffles no classes"),
+        (3, "must hold a list"),
+    ],
+)
+def test_a_bad_order_of_another_toolbox_is_named(tmp_path, content, words):
+    path = tmp_path / "order.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=words):
+        class_order(["a", "b", "c", "d"], str(path))
 
 
 def test_a_missing_order_file_is_named():

@@ -95,7 +95,7 @@ def test_the_commands_show_sentences_and_no_terminal_codes(call, tmp_path: Path)
     code, shown, _ = call("explain", "model", "dim the lamp", "\x1b[31m sell it all", "sell " * 500)
     assert code == 0 and "dim the lamp: light, p = " in shown
     assert "similarity  once adapted  attention  text\n" in shown and "  dim the lamp\n" in shown
-    assert " query itself " in shown and "  lead on other " in shown
+    assert " query itself " in shown and "  ahead of other by " in shown
     assert "\x1b" not in shown and "\u202e" not in shown and "\\x1b[31m sell" in shown
     assert max(map(len, shown.splitlines())) <= 120
     (answer,) = map(json.loads, call("explain", "model", "dim the lamp", "--json")[1].splitlines())

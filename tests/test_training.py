@@ -2,9 +2,6 @@
 
 import json
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,18 +18,8 @@ from mtn.errors import InputError
 from mtn.experiments.run import run
 from mtn.storage import files
 from mtn.storage.tensors import load_tensors
+from processes import RunProcess
 from runs import without_timings
-
-RUN = """
-import sys, torch
-from pathlib import Path
-from mtn.config import Config
-from mtn.errors import InputError
-from mtn.experiments.run import run
-torch.set_num_threads(1)
-config = Config.model_validate_json(Path(sys.argv[1]).read_text())
-run(config, Path(sys.argv[2]), lambda what, done, of: print(".", end="", flush=True), save_every=0.05)
-"""
 
 
 @pytest.mark.parametrize(
@@ -43,25 +30,17 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_result_bit_for_bit(
 ) -> None:
     config = configure(method=options, train={"min_steps": 120})
     whole = run(config, tmp_path / "whole")
-    (tmp_path / "config.json").write_text(config.model_dump_json())
     moments, chance = set(), random.Random(0)
     out = tmp_path / "killed"
-    for kill in range(kills + 1):
-        command = [sys.executable, "-c", RUN, str(tmp_path / "config.json"), str(out)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        if kill == kills:
-            process.communicate()
-            assert process.returncode == 0
-            break
-        process.stdout.read(chance.randrange(20, 80))  # so many steps, of 480 in all
+    for _ in range(kills):
+        process = RunProcess(config, out)
+        process.wait(chance.randrange(20, 80))  # so many steps, of 480 in all
         time.sleep(chance.uniform(0.0, 0.02))
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        process.stdout.close()
+        process.kill()
         if (out / "state.safetensors").exists():
             facts = load_tensors(out / "state.safetensors")[1]  # whole, at any moment
             moments.add((facts["task"], facts["step"]))
+    assert RunProcess(config, out).end() == 0
     assert any(step for _, step in moments), f"no kill within a task: {moments}"
     assert without_timings(files.read_json(out / "result.json")) == without_timings(whole)
     ends = [load_tensors(folder / "state.safetensors")[0] for folder in (tmp_path / "whole", out)]
@@ -110,12 +89,14 @@ def test_result_has_every_field(configure: Callable[..., Config], tmp_path: Path
     assert list(result) == [
         "method", "data", "seed", "classes_per_task", "accuracy", "average_incremental_accuracy",
         "average_without_base", "last_accuracy", "matrix", "forgetting", "backward_transfer", "newest_accuracy",
-        "old_accuracy", "balanced_accuracy", "seconds", "kept", "train_samples_per_second", "peak_memory_mb", "config",
-        "versions",
+        "old_accuracy", "balanced_accuracy", "seconds", "processor_seconds", "kept", "train_samples_per_second",
+        "peak_memory_mb", "config", "versions",
     ]  # fmt: skip
     assert result["classes_per_task"] == [6, 2, 2, 2]
     assert result["old_accuracy"][0] is None and all(value is not None for value in result["old_accuracy"][1:])
     assert set(result["seconds"]) == {"retrieval", "training", "evaluation", "per_1000_queries"}
+    learning = result["seconds"]["retrieval"] + result["seconds"]["training"]
+    assert 0 < result["processor_seconds"] < 1.1 * learning + 0.1, "one thread: no more than wall time"
 
 
 def test_divergence_is_an_error_that_names_the_rate(configure: Callable[..., Config], tmp_path: Path) -> None:
@@ -165,6 +146,31 @@ def test_without_a_compiler_training_goes_on_in_eager_mode(
 def test_compiled_training_comes_to_the_same_accuracy(configure: Callable[..., Config], tmp_path: Path) -> None:
     eager, compiled = (run(configure(train={"compile": c}), tmp_path / str(c)) for c in (False, True))
     assert compiled["accuracy"] == pytest.approx(eager["accuracy"], abs=3)
+
+
+def has_bfloat16() -> bool:
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+@pytest.mark.skipif(not has_bfloat16(), reason="this processor does not multiply in bfloat16")
+def test_training_in_bfloat16_comes_to_the_same_accuracy_and_is_recorded(
+    configure: Callable[..., Config], tmp_path: Path
+) -> None:
+    single, half = (run(configure(train={"precision": p}), tmp_path / p) for p in ("float32", "bfloat16"))
+    assert half["accuracy"] == pytest.approx(single["accuracy"], abs=3)
+    written = [json.loads((tmp_path / p / "config.json").read_text()) for p in ("float32", "bfloat16")]
+    assert "precision" not in written[0]["train"] and written[1]["train"]["precision"] == "bfloat16"
+    heads = [load_tensors(tmp_path / p / "state.safetensors")[0]["method.head.weight"] for p in ("float32", "bfloat16")]
+    assert heads[0].dtype == heads[1].dtype == torch.float32 and not torch.equal(*heads)
+
+
+def test_a_processor_without_bfloat16_is_told(
+    configure: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for has in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, has, lambda: False)
+    with pytest.raises(InputError, match=r"train\.precision = 'bfloat16': this machine's cpu does not multiply in it"):
+        run(configure(train={"precision": "bfloat16"}, device="cpu"), tmp_path / "run")
 
 
 def test_a_run_does_not_go_on_with_other_data(configure: Callable[..., Config], tmp_path: Path) -> None:

@@ -118,19 +118,16 @@ def test_the_estimated_accuracy_is_near_the_truth() -> None:
     assert entry["estimated_accuracy_new"] == pytest.approx(right[truth > 11].mean(), abs=0.06)
 
 
-def test_scores_of_practical_without_a_sample_are_those_of_its_class_without_it(taught: MTNClassifier) -> None:
+def test_scores_of_practical_without_a_sample_are_those_of_its_parts_without_it(taught: MTNClassifier) -> None:
     state = taught.state_
     method, exemplars = state.learner.method, state.memory.samples().select([0, 1, 2])
     retrieval, x = queries.neighbours(state, exemplars), exemplars.x()
-    parts = method.parts(x, retrieval[:])
-    for row in range(3):
-        n, mean = float(method.moments.count[0]), method.moments.class_centres()[0]
-        without = method.prototypes[0] - mean + (n * mean - x[row]) / (n - 1)
-        a, b = method.moments.whiten(torch.stack([x[row], without]))
-        parts[0, row, 0] = method.log_scale.exp() * a @ b / (a.norm() * b.norm())
     with torch.no_grad():
-        found = method.left_out_scores(x, exemplars.y, retrieval[:])
-    assert torch.allclose(found, torch.tensordot(method.weights, parts, 1), atol=1e-4)
+        parts = method.left_out_parts(x, exemplars.y, retrieval[:])
+        found, usual = method.left_out_scores(x, exemplars.y, retrieval[:]), method.scores(x, retrieval[:])
+    torch.testing.assert_close(found, torch.tensordot(method.weights, parts, 1))
+    rows = torch.arange(3), exemplars.y
+    assert (found[rows] < usual[rows]).all()  # none is as near to its class as it is with its share in it
 
 
 def test_what_was_fitted_comes_back_with_the_model(taught: MTNClassifier, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def gradients(config: Config) -> dict[str, float]:
         twin = copy.deepcopy(learner.method).train()
         twin_stage = twin.stages(tasks[1])[index]  # a stage's loss is bound to its method
         parallel = distributed.data_parallel(learner.method.train())
-        for step in range(STEPS):
+        for step in range(min(STEPS, shared_batches.steps)):
             state = torch.get_rng_state()
             shared_gradients = parameter_gradients(parallel, stage, shared_batches.batch(step), tasks[1])
             torch.set_rng_state(state)

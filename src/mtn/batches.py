@@ -13,6 +13,7 @@ from mtn.inference import featurised_memory, scores
 from mtn.memory import Memory
 from mtn.methods import Batch, Method, Stage
 from mtn.neighbours import Neighbours, Retrieval, capped, nearest, nearest_within
+from mtn.runtime.device import find_precision
 from mtn.runtime.progress import Progress, silent
 from mtn.runtime.rng import generator
 from mtn.samples import Samples
@@ -84,6 +85,7 @@ class StageBatches:
     steps: int
     teacher: Method | None = None  # with images: the backbone trains, so nothing can be computed once
     memory: Memory | None = None
+    precision: torch.dtype = torch.float32
 
     @property
     def samplers(self) -> list[Sampler]:
@@ -111,6 +113,7 @@ class StageBatches:
             id=torch.cat([sampler.samples.id[rows] for sampler, rows in drawn]).to(device),
             teacher=self.teacher,
             memory=self.memory,
+            precision=self.precision,
         )
 
 
@@ -128,6 +131,7 @@ def prepare(
 
     Images give batches of images while the backbone trains, and batches of vectors where it is frozen.
     """
+    precision = find_precision(config.train.precision, method.seen.device)
     held_out = method.held_out(task, memory)
     retrievable = memory.part(~held_out) if held_out.any() else memory  # what is held out is not retrieved either
     first, second = _samples_of(task, stage, held_out, memory, past)
@@ -142,7 +146,7 @@ def prepare(
     if memory.holds_images and not stage.freeze_backbone:
         plain = {name: Sampler(pool, min(size, len(pool)), keys[name]) for name, (pool, size) in pools.items()}
         frequency = _class_frequency(list(plain.values()), task.seen).to(method.seen.device)
-        return StageBatches(plain["new"], plain.get("replay"), frequency, steps, teacher, retrievable)
+        return StageBatches(plain["new"], plain.get("replay"), frequency, steps, teacher, retrievable, precision)
 
     lookup = Lookup.of(task, method, teacher, retrievable, capped(config.method.k, retrievable), progress)
     samplers = {
@@ -150,7 +154,7 @@ def prepare(
         for name, (pool, size) in pools.items()
     }
     frequency = _class_frequency(list(samplers.values()), task.seen).to(method.seen.device)
-    return StageBatches(samplers["new"], samplers.get("replay"), frequency, steps)
+    return StageBatches(samplers["new"], samplers.get("replay"), frequency, steps, precision=precision)
 
 
 def _key(seed: int, task: Task, stage: Stage, name: str) -> tuple[object, ...]:
@@ -161,7 +165,7 @@ def _key(seed: int, task: Task, stage: Stage, name: str) -> tuple[object, ...]:
 @dataclass(frozen=True)
 class Lookup:
     """Finds what is computed once a stage. The teacher retrieves only exemplars of the classes it knows
-    (docs/design.md, choice 6), and by its own features where those are learned."""
+    (docs/explanation/design.md, choice 6), and by its own features where those are learned."""
 
     task: Task
     method: Method

@@ -50,6 +50,8 @@ class Gaussians:
     precision: Tensor  # D,D, of a class
     centre: Tensor  # D, the mean of all samples
     overall: Tensor  # D,D, the precision of all samples; 0 while there is one class, which tells nothing of others
+    projected: Tensor  # C,D: the means times the precision of a class
+    squared: Tensor  # C: the squared length of each mean by that precision
 
     @staticmethod
     def of(total: Tensor, counts: Tensor, gram: Tensor) -> "Gaussians":
@@ -59,7 +61,9 @@ class Gaussians:
         precision = _precision(gram - total.T @ means, samples)
         alone = int((counts > 0).sum()) == 1
         overall = _precision(gram - samples * torch.outer(centre, centre), samples)
-        return Gaussians(means, counts, precision, centre, torch.zeros_like(overall) if alone else overall)
+        overall = torch.zeros_like(overall) if alone else overall
+        projected = means @ precision
+        return Gaussians(means, counts, precision, centre, overall, projected, (projected * means).sum(1))
 
     def distances(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """B,C and B: squared Mahalanobis distances to each class and to all samples, per direction.
@@ -70,14 +74,15 @@ class Gaussians:
         """
         samples, width = self.counts.sum(), x.shape[1]
         weight = 1 / (samples + width)  # of a sample in the covariance
-        projected, residual = self.means @ self.precision, x - self.centre
-        squared = ((x @ self.precision) * x).sum(1)[:, None] - 2 * x @ projected.T + (projected * self.means).sum(1)
+        residual = x - self.centre
+        projected = x @ self.precision
+        squared = (projected * x).sum(1)[:, None] - 2 * x @ self.projected.T + self.squared
         overall = ((residual @ self.overall) * residual).sum(1)
         counts = self.counts.expand(len(x), -1)
         if y is not None:
             rows, n = torch.arange(len(x)), self.counts[y]
             grown = n / (n - 1)
-            own = (x - self.means[y]) @ self.precision  # B,D
+            own = projected - self.projected[y]  # B,D: (x - mu) times the precision
             h = (own * (x - self.means[y])).sum(1)
             left = 1 - weight * grown * h
             across = (own * x).sum(1)[:, None] - own @ self.means.T

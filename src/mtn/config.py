@@ -1,6 +1,6 @@
 """The configuration of a run: typed, frozen and complete. `mtn.recipes` makes one from a recipe (TOML) and overrides.
 
-The defaults are the values the paper states; where it is silent, those documented in docs/design.md.
+The defaults are the values the paper states; where it is silent, those documented in docs/explanation/design.md.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Section(BaseModel):
         strict=True,
         allow_inf_nan=False,
         validate_default=True,  # 10 and 10.0 are one configuration
-        use_attribute_docstrings=True,
+        defer_build=True,  # a command uses the options of one method, not of thirty
     )
 
 
@@ -50,6 +50,8 @@ class Stream(Section):
     """Explicit class names, one list a task, instead of first, step and order."""
     order: int | str = 1993
     """Seed of a legacy NumPy permutation of the sorted classes, or a file with one class a line, or a shipped order."""
+    per_class: AtLeastOne | None = None
+    """Training samples of a class at the most, the first ones of the data; unset: all."""
     evaluate: Literal["test", "validation"] = "test"
     """Which split the accuracies are measured on."""
 
@@ -58,9 +60,10 @@ class Stream(Section):
         return [self.data] if isinstance(self.data, str) else self.data
 
     @model_serializer(mode="wrap")
-    def _without_default_kind(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Runs of blocks are written as they were before there were other kinds."""
-        return {key: value for key, value in serialise(self).items() if (key, value) != ("kind", "blocks")}
+    def _without_newer_defaults(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Runs of blocks of whole classes are written as they were before there was anything else."""
+        newer = {"kind": "blocks", "per_class": None}
+        return {key: value for key, value in serialise(self).items() if newer.get(key, ...) != value}
 
     @model_validator(mode="after")
     def _one_way_to_split(self) -> "Stream":
@@ -178,6 +181,14 @@ class Train(Section):
     """Of the distillation; its term is multiplied by the square."""
     compile: bool = False
     """Use torch.compile where a C++ compiler is found: worth it for runs of many thousand steps."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the products that train: bfloat16 takes half the time, where the processor has it. Weights and losses are in
+    float32, and so is every answer."""
+
+    @model_serializer(mode="wrap")
+    def _without_default_precision(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Runs in float32 are written as they were before there was another precision."""
+        return {key: value for key, value in serialise(self).items() if (key, value) != ("precision", "float32")}
 
 
 class Config(Section):
@@ -188,11 +199,18 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     log: Annotated[Literal["jsonl", "tensorboard", "wandb"], Field(exclude=True)] = "jsonl"
     """Where losses and accuracies go meanwhile; not a part of what the run is, so it may change when one is resumed."""
+    tuned: bool = False
+    """Whether `mtn tune` has searched for values of the method; written only where it has."""
     stream: SerializeAsAny[Stream]
     images: Images = Images()
     memory: Budget
     method: SerializeAsAny[MethodOptions] = MethodOptions()
     train: Train = Train()
+
+    @model_serializer(mode="wrap")
+    def _without_default_tuned(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Runs are written as they were before there was a search."""
+        return {key: value for key, value in serialise(self).items() if (key, value) != ("tuned", False)}
 
     @model_validator(mode="after")
     def _vectors_only(self) -> "Config":

@@ -2,6 +2,10 @@
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
+
+DISTRIBUTION = "memory-transformer"
+"""What pip calls this package; Python and the command line call it mtn."""
 
 
 class InputError(ValueError):
@@ -23,6 +27,13 @@ class NotPermittedError(InputError):
 
 def closest(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt name: the nearest known one if there is a near one, otherwise all of them."""
-    known = sorted(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(known)}"
+    by_small_letters = {name.casefold(): name for name in sorted(known)}
+    near = difflib.get_close_matches(word.casefold(), by_small_letters, n=1, cutoff=0.5)
+    return f"did you mean {by_small_letters[near[0]]!r}?" if near else f"valid: {', '.join(by_small_letters.values())}"
+
+
+def install_line(extra: str) -> str:
+    """The command that installs an optional part: of the published package, or of the clone that this file lies in."""
+    clone = Path(__file__).resolve().parents[2]
+    source = clone if (clone / "pyproject.toml").is_file() else DISTRIBUTION
+    return f"pip install '{source}[{extra}]'"

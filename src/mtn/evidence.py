@@ -9,6 +9,7 @@ PROTOTYPE = "prototype"
 QUERY = "query itself"
 WITH_NEIGHBOURS = "query with neighbours"
 VOTES = "votes of neighbours"
+DISCRIMINANT = "class statistics"
 """Parts of a score, as methods name them (`Method.shares`)."""
 
 GROUNDS = {
@@ -16,6 +17,7 @@ GROUNDS = {
     QUERY: "what the trained weights say of the query itself",
     WITH_NEIGHBOURS: "what the transformer makes of the query and its neighbours",
     VOTES: "the votes of the neighbours",
+    DISCRIMINANT: "the mean of the class and the spread of all classes",
 }
 """The same in a sentence; a method may have parts of its own."""
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mtn.errors import InputError
+from mtn.errors import InputError, install_line
 from mtn.neighbours import Neighbours
 from mtn.storage import files
 
@@ -53,7 +53,7 @@ def export_onnx(state: "ClassifierState", path: Path) -> float | None:
     try:
         import onnx
     except ImportError:
-        raise InputError("export needs onnx: pip install 'mtn[onnx]'") from None
+        raise InputError(f"export needs onnx: {install_line('onnx')}") from None
     network = ExportedNetwork(state).eval()
     example = _example(state, 2)
     names = INPUTS[: len(example)]

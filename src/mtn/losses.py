@@ -1,5 +1,6 @@
 """Logits -> scalar: pure functions, one an equation. z: B,C logits over the seen classes; old: the first n of them."""
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -16,7 +17,7 @@ def separated_softmax(z: Tensor, y: Tensor, old: int) -> Tensor:
     """Eq. 1: softmax among the new classes for new samples, among the old ones for replayed samples; mean over all.
 
     A single new class would make the first softmax constant, its gradient zero: its samples then take the softmax over
-    all seen classes (docs/design.md, choice 23).
+    all seen classes (docs/explanation/design.md, choice 23).
     """
     if old == 0:
         return cross_entropy(z, y)
@@ -27,13 +28,18 @@ def separated_softmax(z: Tensor, y: Tensor, old: int) -> Tensor:
 
 
 def taskwise_distillation(z: Tensor, teacher: Tensor, spans: Sequence[slice], temperature: float) -> Tensor:
-    """Eq. 2: sum over earlier tasks of T^2 KL(p_teacher || p), each softmax inside that task's classes; mean over B."""
+    """Eq. 2: sum over earlier tasks of T^2 KL(p_teacher || p), each softmax inside that task's classes; mean over B.
+
+    Tasks of the same size that follow each other are one softmax over B,tasks,size.
+    """
     total = z.new_zeros(())
-    for span in spans:
-        if span.stop - span.start < 2:  # the softmax of one class is constant
+    for size, tasks in itertools.groupby(spans, lambda span: span.stop - span.start):
+        if size < 2:  # the softmax of one class is constant
             continue
-        now = F.log_softmax(z[:, span] / temperature, dim=1)
-        then = F.log_softmax(teacher[:, span] / temperature, dim=1)
+        group = list(tasks)
+        columns, apart = slice(group[0].start, group[-1].stop), (-1, size)
+        now = F.log_softmax(z[:, columns].unflatten(1, apart) / temperature, dim=2)
+        then = F.log_softmax(teacher[:, columns].unflatten(1, apart) / temperature, dim=2)
         total = total + F.kl_div(now, then, log_target=True, reduction="sum")
     return temperature**2 * total / len(z)
 

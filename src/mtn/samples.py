@@ -51,7 +51,7 @@ class Samples:
         return int(self.source.shape[1])
 
     def x(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Unit-length float32 vectors (cosine is the metric everywhere: docs/design.md, choice 7); images in bytes."""
+        """Unit-length float32 vectors (cosine everywhere: docs/explanation/design.md, choice 7); images in bytes."""
         rows = self.rows[index.numpy() if isinstance(index, Tensor) else index]
         values = self.source[rows]
         return torch.from_numpy(values) if len(self.shape) == 3 else unit(values)

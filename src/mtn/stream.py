@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from mtn.config import Stream
+from mtn.data.class_orders import read_order
 from mtn.errors import InputError, closest
 from mtn.protocols import Protocol
-from mtn.samples import Data, Samples
+from mtn.samples import Data, Samples, rank_within_class
 
 ORDERS = {"imagenet-1k-1993": "f392a6d194efd235935d2cfac7eba5dd4628caf44922b80003a0ce04d0aab1a5"}
 """The shipped orders and the SHA-256 of their files: an order is a part of a protocol."""
@@ -50,6 +51,8 @@ def split(data: Data, stream: Stream) -> list[Task]:
     arrival = np.full(len(data.names), -1)
     arrival[np.concatenate(groups)] = np.arange(sum(map(len, groups)))
     train, test = (_renumber(samples, arrival) for samples in data.split(stream.evaluate))
+    if stream.per_class is not None:
+        train = train.select(rank_within_class(train.y) < stream.per_class)
     blocks = torch.repeat_interleave(torch.tensor([len(group) for group in groups]))
     names = [data.names[label] for group in groups for label in group]
     if not isinstance(stream, Protocol):
@@ -85,7 +88,7 @@ def class_order(names: list[str], order: int | str) -> list[int]:
     """Class indices in order of arrival.
 
     A seed gives `RandomState(seed).permutation`, the order LUCIR, BiC and PyCIL mean by "1993": class order[j] comes
-    j-th. A file lists class names, one a line; so does a shipped order.
+    j-th. A file lists class names, one a line; so does a shipped order. A JSON file is one of another toolbox.
     """
     if isinstance(order, int):
         if not 0 <= order < 2**32:
@@ -96,6 +99,8 @@ def class_order(names: list[str], order: int | str) -> list[int]:
         if order not in ORDERS:
             raise InputError(f"stream.order: no file {order!r}, nor is it an order: {closest(order, ORDERS)}")
         path = resources.files("mtn").joinpath("data", "orders", f"{order}.txt")
+    if order.endswith(".json"):
+        return read_order(Path(order), len(names))
     try:
         ordered = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
@@ -106,6 +111,11 @@ def class_order(names: list[str], order: int | str) -> list[int]:
 def order_name(order: int | str) -> str:
     """What headlines and folders call an order: the seed, or the file's name."""
     return Path(order).name if isinstance(order, str) else str(order)
+
+
+def first_classes(names: list[str], stream: Stream) -> list[int]:
+    """Labels of the classes of the first block."""
+    return _groups(names, stream)[0]
 
 
 def _groups(names: list[str], stream: Stream) -> list[list[int]]:

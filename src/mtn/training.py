@@ -77,7 +77,7 @@ def make_optimiser(method: Method, train: Train, prefix: str = "") -> torch.opti
     parameters = [parameter for _, parameter in named if parameter.requires_grad and parameter.numel()]
     if train.optimizer == "sgd":
         return torch.optim.SGD(parameters, train.lr, momentum=0.9, weight_decay=train.weight_decay)
-    return torch.optim.AdamW(parameters, train.lr, weight_decay=train.weight_decay)
+    return torch.optim.AdamW(parameters, train.lr, weight_decay=train.weight_decay, fused=True)
 
 
 @dataclass
@@ -85,15 +85,28 @@ class Effort:
     """What learning has cost so far."""
 
     seconds: dict[str, float] = field(default_factory=lambda: {"retrieval": 0.0, "training": 0.0, "evaluation": 0.0})
+    processor_seconds: float = 0.0
+    """Of this process, all threads together, in retrieval and training: what other programs use does not count."""
     trained_samples: int = 0
     steps: int = 0
 
     @contextmanager
     def clock(self, what: str) -> Iterator[None]:
         """Count the seconds of a block under a name."""
-        start = time.perf_counter()
+        start = _now()
         yield
-        self.seconds[what] += time.perf_counter() - start
+        self.count(what, start)
+
+    def count(self, what: str, start: tuple[float, float]) -> None:
+        """Count the seconds since `start` under a name."""
+        wall, processor = _now()
+        self.seconds[what] += wall - start[0]
+        self.processor_seconds += processor - start[1]
+
+
+def _now() -> tuple[float, float]:
+    """Wall and processor seconds."""
+    return time.perf_counter(), time.process_time()
 
 
 class Learner:
@@ -135,8 +148,16 @@ class Learner:
             self.past.append(task.train)
         self.stage, self.teacher = 0, None
 
+    def answer_untrained(self, task: Task) -> None:
+        """Know a task's classes at once by what needs no training, to answer until a copy has learned the task."""
+        self.begin(task)
+        self.teacher = None
+        if not self.method.answer_untrained(task, self.memory):
+            name = self.config.method.name
+            raise InputError(f"polish = False: method {name!r} knows a class by training alone; 'practical' does not")
+
     def begin(self, task: Task) -> None:
-        """The memory is filled before training and stays as it is within the task (docs/design.md, choice 5)."""
+        """The memory is filled before training and stays so within the task (docs/explanation/design.md, choice 5)."""
         torch.manual_seed(rng.generator(self.config.seed, task.index, "initialise").initial_seed())
         if self.method.needs.memory == "exemplars":
             self.memory.add(task.train, rng.generator(self.config.seed, task.index, "memory"), self.method.featurise)
@@ -169,7 +190,7 @@ class Learner:
         self.optimiser = make_optimiser(self.method, train, stage.parameters)
         _load_optimiser(self.optimiser, self.optimiser_state)
         method = distributed.data_parallel(self.method)
-        mark = time.perf_counter()
+        mark = _now()
 
         def loss(step: int) -> dict[str, Tensor]:
             terms: dict[str, Tensor] = method(stage, batches.batch(step), task)
@@ -180,13 +201,13 @@ class Learner:
         with limited_threads(self._multiplications(batches.size)) if self.limit_threads else nullcontext():
             for step in minimise(loss, self.optimiser, train, batches.steps, first=self.step, task=task.index):
                 self.step = step
-                self.effort.seconds["training"] += time.perf_counter() - mark
+                self.effort.count("training", mark)
                 self.effort.trained_samples += batches.size
                 self.effort.steps += 1
                 progress("training", self.step, batches.steps)
                 if self.step < batches.steps:
                     pause()
-                mark = time.perf_counter()
+                mark = _now()
         self.method.eval()
         self.step, self.optimiser, self.optimiser_state = 0, None, {}
 

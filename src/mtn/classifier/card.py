@@ -2,6 +2,7 @@
 
 from mtn.classifier.state import ESTIMATES, ClassifierState
 from mtn.encoders.base import PLURAL
+from mtn.errors import DISTRIBUTION
 from mtn.runtime.device import versions
 from mtn.runtime.text import printable
 
@@ -24,7 +25,8 @@ def model_card(state: ClassifierState, load: str = 'MTNClassifier.load("this fol
 
 Method `{state.learner.config.method.name}`, {_input(state)}.
 It learned in {len(state.stops)} calls from {state.arrived} samples, and remembers {len(state.memory)} exemplars,
-{len(state.thumbnails)} of them with a picture, {len(state.texts)} with their text. Written by mtn {versions()["mtn"]}.
+{len(state.thumbnails)} of them with a picture, {len(state.texts)} with their text. Written by mtn {versions()["mtn"]}
+(`pip install {DISTRIBUTION}`).
 
 ```python
 from mtn import MTNClassifier

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from sklearn.utils.multiclass import check_classification_targets
 
 from mtn.classifier.schema import LabelKind
 from mtn.data.class_names import check_distinct, check_name
@@ -82,6 +81,8 @@ def read_labels(y: np.ndarray) -> tuple[list[Label], LabelKind]:
         if len(types) > 1 or not types <= {"str", "int", "bool", "float"}:
             raise InputError(f"y must be all strings or all integers, got {' and '.join(sorted(types))}")
         y = np.array(y.tolist())
+    from sklearn.utils.multiclass import check_classification_targets  # here: an answer does without scikit-learn
+
     check_classification_targets(y)
     kind = kind_of(y)
     if kind is None:

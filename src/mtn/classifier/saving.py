@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mtn import encoders, recipes
@@ -102,7 +103,8 @@ def describe_state(state: ClassifierState) -> dict[str, Any]:
     """What model.json says of a state, as plain values."""
     feature_names = [] if state.feature_names is None else list(state.feature_names)
     location, weights = state.memory.location, dict(state.learner.method.named_buffers()).get("weights")
-    parts = {} if weights is None else dict(zip(("prototypes", "network"), weights.tolist(), strict=False))
+    names = ("prototypes", "network", "discriminant")
+    parts = {} if weights is None else dict(zip(names, weights.tolist(), strict=False))
     exemplars = torch.bincount(state.memory.y, minlength=len(state.names)).tolist()
     return {
         "configuration": state.learner.config.model_dump(),
@@ -292,13 +294,16 @@ def _current_weights(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
     """The method's state as this version has it, from that of any earlier format.
 
     Up to format 2 the names alone told which classes were forgotten. Up to format 1 the network of `practical` saw the
-    adapted query alone: rows of zeros add nothing to scores.
+    adapted query alone: rows of zeros add nothing to scores. Up to format 4 it had no discriminant: it has no weight.
     """
     state = dict(weights)
-    if facts["format"] <= 1 and facts["configuration"]["method"]["name"] == "practical":
-        nothing = torch.zeros_like(state["prototypes"])
-        added = {"raw": nothing, "log_scale": torch.tensor(0.0), "taught": state.pop("taught")}
-        state |= add_prefix(added, "network.")
+    if facts["configuration"]["method"]["name"] == "practical":
+        if facts["format"] <= 1:
+            nothing = torch.zeros_like(state["prototypes"])
+            added = {"raw": nothing, "log_scale": torch.tensor(0.0), "taught": state.pop("taught")}
+            state |= add_prefix(added, "network.")
+        if facts["format"] <= 4:
+            state["weights"] = F.pad(state["weights"], (0, 1))
     if facts["format"] <= 2:
         forgotten = torch.tensor([name is None for name in facts["labels"]["names"]], dtype=torch.bool)
         owners = [name.removesuffix("seen") for name in state if name.rpartition(".")[2] == "seen"]

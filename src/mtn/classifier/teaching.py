@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from sklearn.utils import check_random_state
+import torch.nn.functional as F
 
 from mtn import recipes
 from mtn.classifier import assessment
 from mtn.classifier.labels import Id, Label, check_labels
 from mtn.classifier.schema import LabelKind
-from mtn.classifier.state import ClassifierState
+from mtn.classifier.state import ESTIMATES, ClassifierState
 from mtn.config import Config, MethodOptions
 from mtn.errors import InputError
 from mtn.images import are_pixels
-from mtn.runtime.progress import Progress, bar, silent
+from mtn.runtime.progress import Progress, shown_progress
 from mtn.runtime.text import shorten
 from mtn.samples import Samples
 from mtn.search import make_store, new_location
@@ -47,6 +46,8 @@ def configuration(
         raise InputError(f"false_alarms must be at least 0 and below 1, got {false_alarms!r}")
     seed = random_state
     if not isinstance(seed, int | np.integer):
+        from sklearn.utils import check_random_state  # here: an answer does without scikit-learn
+
         seed = check_random_state(seed).randint(2**31)
     own = dict(zip(recipes.PARAMETERS, (method, memory, k, int(seed), device), strict=True))
     # a method that a model's folder names is not imported
@@ -88,17 +89,18 @@ def learn(
     *,
     progress: bool | Progress,
     false_alarms: float,
+    polish: bool = True,
 ) -> ClassifierState:
-    """Learn N,D samples of known classes and of new ones."""
+    """Learn N,D samples of known classes and of new ones; without `polish`, without training and calibration."""
     own_ids, images = _check_ids(state, ids, len(X)), _check_thumbnails(thumbnails, len(X))
     task, names = _next_task(state, X, labels)
     known = len(state.columns)
-    accuracy = assessment.accuracy_before(state, task) if known else None
+    accuracy = assessment.accuracy_before(state, task) if known and polish else None
     with isolated_random_state(), shown_progress(progress) as report:
         # a learner that has learned nothing is in no other state
         learner = _copy_of(state.learner) if state.stops else state.learner
-        learner.limit_threads = True
-        learner.learn_task(task, report)
+        learner.limit_threads = learner.memory.keeps_neighbours = True
+        learner.learn_task(task, report) if polish else learner.answer_untrained(task)
         numbers = task.train.id.tolist()
         taught = replace(
             state,
@@ -113,10 +115,21 @@ def learn(
                 **{n: kept_text(text) for n, text in zip(numbers, texts or (), strict=False) if text},
             },
         )
-        taught, estimated = assessment.assess(_without_leftovers(taught), task, false_alarms)
+        taught = _without_leftovers(taught)
+        if not polish:
+            return _unpolished(taught, task, known)
+        taught, estimated = assessment.assess(taught, task, false_alarms)
     _warn_of_k(learner)
     entry = {"samples": len(X), "new_classes": task.new, "classes": known + task.new, "accuracy_before": accuracy}
     return taught.with_facts(history=(*state.history, entry | estimated))
+
+
+def _unpolished(state: ClassifierState, task: Task, known: int) -> ClassifierState:
+    """Calibrated as it was before; a new class is as far from its neighbours as the mean of the others."""
+    distance = None if state.class_distance is None else F.pad(state.class_distance, (0, task.new))
+    entry = {"samples": len(task.train), "new_classes": task.new, "classes": known + task.new, "polished": False}
+    nothing = dict.fromkeys(("accuracy_before", *ESTIMATES))
+    return state.with_facts(class_distance=distance, history=(*state.history, entry | nothing))
 
 
 def _warn_of_k(learner: Learner) -> None:
@@ -170,18 +183,6 @@ def _without_leftovers(state: ClassifierState) -> ClassifierState:
 def kept_text(text: str) -> str:
     """A sentence as it is kept: of bounded length, and in UTF-8."""
     return shorten(text, MOST_TEXT).encode("utf-8", "replace").decode()
-
-
-@contextmanager
-def shown_progress(progress: bool | Progress) -> Iterator[Progress]:
-    """The function to report to: the caller's, a bar on the terminal, or one that does nothing."""
-    if not isinstance(progress, bool):
-        yield progress
-    elif not progress:
-        yield silent
-    else:
-        with bar(Console(stderr=True)) as report:
-            yield report
 
 
 # ---- corrections

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 TEACHING = (
     "An .npz, .csv or .parquet file, a folder of .npy files, a store written by mtn extract, "
     "a folder or zip of images with one sub-folder per class, a .json file of sentences, "
-    "or the name of a data set (glyphs-200, glyphs-1k)."
+    "or the name of a data set (glyphs-200, glyphs-1k, glyphs-1k-hard)."
 )
 """mtn.data.sources.LABELLED, which would load torch."""
 ASKING = (
@@ -49,6 +49,9 @@ Milvus = Annotated[
 NoText = Annotated[bool, typer.Option("--no-keep-text", help="Keep no sentences in a new model, only their vectors.")]
 TextColumn = Annotated[
     str | None, typer.Option("--text", metavar="COLUMN", help="Column of the sentences in a table; default: text.")
+]
+PathColumn = Annotated[
+    str | None, typer.Option("--path", metavar="COLUMN", help="Column of the images' paths in a table; default: path.")
 ]
 LabelColumn = Annotated[
     str | None, typer.Option("--label", metavar="COLUMN", help="Column of the labels in a table; default: label.")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mtn.cli.arguments import LabelColumn, Strict, TextColumn, Yes, provide_encoder
+from mtn.cli.arguments import LabelColumn, PathColumn, Strict, TextColumn, Yes, provide_encoder
 from mtn.cli.output import list_skipped, progress_bar, resumable
 
 LISTED = 20
@@ -34,6 +34,7 @@ def extract(
     encoder: Annotated[str, typer.Option(metavar="NAME", help="Encoder of the images or sentences (mtn encoders).")],
     out: Annotated[Path, typer.Option(metavar="STORE", help="The folder to write; an unfinished one is resumed.")],
     text: TextColumn = None,
+    path: PathColumn = None,
     label: LabelColumn = None,
     strict: Strict = False,
     yes: Yes = False,
@@ -47,7 +48,7 @@ def extract(
     start = time.perf_counter()
     provide_encoder(encoder, yes)
     with resumable(out), progress_bar() as progress:
-        source = sources.open_source(data, columns=Columns(text, label))
+        source = sources.open_source(data, columns=Columns(text, label, path))
         loaded = encoders.load_encoder(encoder)  # what it lacks is said before anything is read
         listing = source.list_items(progress)
         extracted = extraction.extract(listing, loaded, out, progress)
@@ -66,6 +67,28 @@ def extract(
         typer.echo(f"{rate}; the encoder waited {100 * waiting:.0f} % of its time")
     if strict and extracted.skipped:
         raise typer.Exit(1)
+
+
+def adapt(
+    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Images, as mtn extract takes them.")],
+    encoder: Annotated[str, typer.Option(metavar="FOLDER", help="A vision transformer of the transformers library.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write: an encoder for mtn extract.")],
+    first: Annotated[int | None, typer.Option(min=1, help="As stream.first of the runs to come.")] = None,
+    order: Annotated[int, typer.Option(help="As stream.order of the runs to come.")] = 1993,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 10,
+) -> None:
+    """Adapt a vision transformer to the classes of the first task, once."""
+    from mtn.data import sources
+    from mtn.experiments import adaptation
+
+    with progress_bar() as progress:
+        listing = sources.open_source(data).list_items(progress)
+        done = adaptation.adapt(listing, encoder, out, first, order, epochs, progress)
+    list_skipped(listing.notes)
+    typer.echo(
+        f"{out}: {done.parameters} parameters trained on {done.images} images of {len(done.classes)} classes, "
+        f"{done.accuracy:.1f} % of them right in the last epoch"
+    )
 
 
 def convert_simclr(

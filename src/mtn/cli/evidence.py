@@ -25,7 +25,7 @@ def print_evidence(name: str, answer: "Evidence") -> None:
     print_line(f"{INDENT}score {answer.score:.2f} = {_sum(answer.shares)}")
     if answer.margins:
         lead = sum(answer.margins.values())
-        print_line(f"{INDENT}lead on {answer.runner_up} {lead:.2f} = {_sum(answer.margins)}")
+        print_line(f"{INDENT}ahead of {answer.runner_up} by {lead:.2f} = {_sum(answer.margins)}")
     if answer.agreement is not None:
         print_line(f"{INDENT}{answer.agreement}")
     _print_exemplars("neighbour", answer.neighbours)

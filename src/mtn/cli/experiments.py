@@ -1,15 +1,15 @@
-"""The commands that measure methods on a stream of tasks: run, compare, reproduce, recipes."""
+"""The commands that measure methods on a stream of tasks: run, compare, tune, reproduce, leaderboard, recipes."""
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import mtn
-from mtn.cli.output import resumable
+from mtn.cli.output import print_line, resumable
 from mtn.errors import InputError, closest
 from mtn.experiments.paper.targets import TARGETS, TIME_LIMIT
 
@@ -46,7 +46,9 @@ def run(recipe: Recipe, set_: Set = [], out: Out = None) -> None:  # noqa: B006 
 
 def compare(
     recipe: Recipe,
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas, or all.")] = "mtn,ssil,knn",
+    methods: Annotated[
+        str, typer.Option(help="Methods, separated by commas, or all that the data can have.")
+    ] = "mtn,ssil,knn",
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     orders: Annotated[
         str | None, typer.Option(help="Class orders as in stream.order, separated by commas; default: the recipe's.")
@@ -62,18 +64,20 @@ def compare(
     from rich.console import Console
 
     from mtn.experiments import report, stream_ranks
-    from mtn.methods import METHODS
+    from mtn.methods import METHODS, runnable
     from mtn.protocols import STREAMS
     from mtn.recipes import comparison, comparison_on, with_changes
     from mtn.runtime.progress import bar
 
     console = Console()
-    names = list(METHODS) if methods == "all" else _list(methods, "--methods")
+    names = _list(methods, "--methods", METHODS)
     numbers = [_seed(text) for text in _list(seeds, "--seeds")]
     class_orders = None if orders is None else [_order(text) for text in _list(orders, "--orders")]
-    kinds = [] if streams is None else list(STREAMS) if streams == "all" else _list(streams, "--streams")
+    kinds = [] if streams is None else _list(streams, "--streams", STREAMS)
     by_kind = {kind: comparison_on(kind, recipe, names, set_) for kind in kinds}
     plain = [] if kinds else comparison(recipe, names, set_)
+    if methods == "all":
+        by_kind, plain = {kind: runnable(configs) for kind, configs in by_kind.items()}, runnable(plain)
     config = mtn.recipe(recipe, set_) if plain else by_kind[kinds[0]][0]
     first = {"order": class_orders[0]} if class_orders else {}
     digest = with_changes(config, seed=0, stream=first).with_method_name("any").digest()
@@ -112,6 +116,9 @@ def reproduce(
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0,1,2",
     fast: Annotated[bool, typer.Option("--fast", help="Small sizes: to see that it works, not to reproduce.")] = False,
+    precision: Annotated[
+        str, typer.Option(help="Of training, as train.precision: bfloat16 is faster where the processor has it.")
+    ] = "float32",
     limit: Annotated[
         float, typer.Option(metavar="MINUTES", min=0, help="Leave out runs that are expected to take longer.")
     ] = LIMIT,
@@ -136,6 +143,8 @@ def reproduce(
     numbers = [_seed(text) for text in _list(seeds, "--seeds")][: 1 if fast else None]
     folder = out or Path("runs") / f"{_stem(Path(data).stem)}-reproduce{'-fast' if fast else ''}"
     options = {"--data": data, "--encoder": encoder, "--seeds": ",".join(map(str, numbers)), "--out": str(folder)}
+    if precision != "float32":
+        options["--precision"] = precision
     if limit != LIMIT:
         options["--limit"] = f"{limit:g}"
     given = [*options.items(), *(("--also", name) for name in also)]
@@ -143,7 +152,7 @@ def reproduce(
     console = Console()
     with resumable(folder), bar(console) as progress:
         source = reproduction.prepare_data(data, encoder, folder, progress)
-        setup = grid.grid_setup(source.vectors, numbers, fast, source.images, progress)
+        setup = grid.grid_setup(source.vectors, numbers, fast, source.images, progress, precision)
         command: Callable[[str], str] = lambda name: shlex.join(["mtn", "reproduce", name, *words])  # noqa: E731
         title = f"{Path(data).name} ({encoder})" if encoder else None
         page = reproduction.reproduce(
@@ -157,6 +166,54 @@ def reproduce(
             jobs=jobs,
         )
     typer.echo(str(page))
+
+
+def tune(
+    recipe: Recipe,
+    method: Annotated[str, typer.Option(metavar="NAME", help="The method.")],
+    set_: Set = [],  # noqa: B006
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The recipe with what was found; may be RECIPE itself.")
+    ] = None,
+) -> None:
+    """Search for the values that a method declares, on the first task's classes alone, and write them into a recipe."""
+    from rich.console import Console
+
+    from mtn.experiments import tuning
+    from mtn.recipes import comparison
+    from mtn.runtime.progress import bar
+
+    path = out or Path(f"{_stem(recipe)}-tuned.toml")
+    if path.suffix != ".toml" or (path.exists() and str(path) != recipe):
+        raise InputError(f"--out must be a new .toml file, or RECIPE itself to add to it, got {path}")
+    (config,) = comparison(recipe, [method], set_)
+    if config.tuned:
+        raise InputError(f"RECIPE: {recipe} has a section [tuned.{method}] already: take it out to search again")
+    console = Console()
+
+    def print_trial(trial: tuning.Trial) -> None:
+        console.print(f"{trial.accuracy:.1f} %  {_settings(trial.values)}", highlight=False, markup=False)
+
+    with bar(console) as progress:
+        best = tuning.tune(config, progress, print_trial)[0]
+    tuning.write_recipe(recipe, method, best.values, path)
+    typer.echo(f"{path}: [tuned.{method}] {_settings(best.values)}")
+
+
+def leaderboard(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Folders with finished runs in or below them.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page.")] = Path("leaderboard.html"),
+) -> None:
+    """Make a page of all methods, streams and data from finished runs."""
+    from mtn.experiments import leaderboard as page
+
+    if out.suffix != ".html":
+        raise InputError(f"--out must end in .html, got {out}")
+    findings = page.find_runs(runs)
+    page.write(findings, out)
+    for reason in findings.left_out:
+        print_line(f"left out: {reason}", err=True)
+    typer.echo(f"{out}: {len(findings.runs)} runs")
 
 
 def recipes(
@@ -179,15 +236,24 @@ def recipes(
             typer.echo(f"method.{option}: an option of {', '.join(methods)}")
 
 
+def _settings(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in values.items())
+
+
 def _stem(name: str) -> str:
     """A recipe's or method's name as part of a folder's name."""
     return re.sub(r"[^\w.-]+", "-", name.removesuffix(".toml").strip("./"))
 
 
-def _list(text: str, option: str) -> list[str]:
+def _list(text: str, option: str, every: Iterable[str] = ()) -> list[str]:
+    """The values between commas; the word all stands for `every` one, where there is such a list."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items:
         raise InputError(f"{option} needs at least one value")
+    if every and "all" in items:
+        if len(items) > 1:
+            raise InputError(f"{option}: all stands alone, got {text}")
+        return list(every)
     if len(set(items)) < len(items):
         raise InputError(f"{option} names a value twice: {text}")
     return items

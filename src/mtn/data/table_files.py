@@ -13,6 +13,8 @@ from mtn.storage.files import require_regular
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 NAMES = ("path", "text", "label", "split", "id")
 """Columns that have a meaning."""
+SYNONYMS = {"text": ("sentence", "utterance", "question"), "label": ("class", "category", "intent", "target")}
+"""What other people call them: read where the name itself is not there and only one of these is."""
 SEPARATORS = (",", ";", "\t")
 """Between the cells of a CSV file; of those in its first line the most frequent one."""
 LONGEST_LINE = 1 << 20
@@ -22,10 +24,15 @@ QUOTED = re.compile(r'"[^"]*"')
 
 @dataclass(frozen=True)
 class Columns:
-    """What a table calls its columns, as the user says; None: by their own names, in letters of any case."""
+    """What a table calls its columns, as the user says; None: by their own names or a usual synonym, in any case."""
 
     text: str | None = None
     label: str | None = None
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.text is not None:
+            raise InputError("--path and --text exclude each other: a table is of images or of sentences")
 
     def rename(self, header: Sequence[str], path: Path) -> list[str]:
         """The header with those of `NAMES` that are there; a column in whose place the user names another is not."""
@@ -33,10 +40,14 @@ class Columns:
         lowered = [column.lower() for column in header]  # once: a header may have 200 000 columns
         for name in NAMES:
             told = getattr(self, name, None)
-            if name == "path" and self.text is not None:
-                continue  # sentences are meant
+            other = {"path": self.text, "text": self.path}.get(name)
+            if other is not None:
+                continue  # sentences are meant, or images
             # the exact name, else the same letters in any case
             positions = _matches(header, told or name) or _matches(lowered, (told or name).lower())
+            if told is None and not positions and not (name == "text" and "path" in renamed):
+                others = [row for row, column in enumerate(lowered) if column in SYNONYMS.get(name, ())]
+                positions = [row for row in others if row not in taken] if len(others) == 1 else []
             if told is not None and not positions:
                 raise InputError(f"{path} has no column {told!r} (--{name}); {describe_columns(header)}")
             for position in set(positions) - taken:
@@ -79,7 +90,7 @@ def describe_columns(header: Sequence[str]) -> str:
 def describe_lack(name: str, header: Sequence[str]) -> str:
     """What is missing, what is there, and how to say which one is meant."""
     wanted = "'label'" if name == "label" else "'path' (of images) or 'text'"
-    how = "mtn learn, predict, evaluate and extract take --text NAME and --label NAME"
+    how = "mtn learn, predict, evaluate and extract take --path NAME, --text NAME and --label NAME"
     return f"lacks the column {wanted}; {describe_columns(header)} ({how})"
 
 

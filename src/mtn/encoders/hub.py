@@ -67,8 +67,20 @@ class VisionModel(Encoder):
     def encode(self, batch: Sequence[np.ndarray]) -> np.ndarray:
         if len({pixels.shape for pixels in batch}) > 1:
             raise InputError(f"encoder {self.name!r}: its processor must make all pictures of one size")
-        out = self.model(pixel_values=torch.from_numpy(np.stack(batch)).to(self.device))
-        return self._pool(out).flatten(1).cpu().numpy()
+        return self.vectors(torch.from_numpy(np.stack(batch)).to(self.device)).cpu().numpy()
+
+    def vectors(self, pixels: Tensor) -> Tensor:
+        """Pixels of prepared images, B,3,H,W -> B,D, with a gradient where one is asked for."""
+        return self._pool(self.model(pixel_values=pixels)).flatten(1)
+
+    def save(self, folder: Path) -> None:
+        """Write the model as the library does; a pooler that its weights never had is left out."""
+        weights = self.model.state_dict()
+        if not self.has_pooler:
+            weights = {name: weight for name, weight in weights.items() if "pooler" not in name}
+        with quiet(self.name, folder):
+            self.model.save_pretrained(folder, state_dict=weights)
+            self.processor.save_pretrained(folder)
 
     @torch.inference_mode()
     def encode_names(self, names: Sequence[str]) -> np.ndarray:

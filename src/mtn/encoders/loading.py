@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from mtn.encoders import catalogue, efficientnet, glyph, hub, onnx, simclr, text
+from mtn.encoders import catalogue, efficientnet, glyph, hub, minilm, onnx, simclr, text
 from mtn.encoders.base import Encoder
 from mtn.encoders.function import FUNCTION, FunctionEncoder, find_function
-from mtn.encoders.packaged import PACKAGED
 from mtn.errors import InputError, closest
 from mtn.runtime.device import find_device
 from mtn.storage.recorded import Recorded
@@ -91,7 +90,7 @@ ENCODERS: dict[str, Callable[[str, torch.device], Encoder]] = {
     "glyph": lambda name, device: glyph.GlyphEncoder(),
     "photos": lambda name, device: efficientnet.EfficientNetEncoder(name, device, side=224, width=1.0, depth=1.0),
     "photos-lite2": lambda name, device: efficientnet.EfficientNetEncoder(name, device, side=260, width=1.1, depth=1.2),
-    "minilm": lambda name, device: text.SentenceModel(PACKAGED[name].require(name), name, device),
+    "minilm": minilm.MiniLM,
     "simclr-r50": lambda name, device: simclr.SimCLR(simclr.find_weights(name), name, device),
     "hashing": lambda name, device: text.HashingEncoder(),
     **{name: _from_hub for name, entry in catalogue.CATALOGUE.items() if entry.repository is not None},

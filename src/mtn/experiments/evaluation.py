@@ -14,7 +14,7 @@ from mtn.classifier import Label, MTNClassifier
 from mtn.classifier.labels import convert_label
 from mtn.data.inputs import Inputs
 from mtn.errors import InputError
-from mtn.experiments.metrics import calibration_error
+from mtn.experiments.metrics import calibration_chance, calibration_error
 
 PORTION = 4096
 """Samples that are answered at once."""
@@ -53,7 +53,8 @@ class Evaluation:
     samples: int  # of classes that the model knows; all shares but `unknown_found` are of these
     accuracy: float | None
     balanced_accuracy: float | None  # mean over classes of their recall
-    calibration_error: float | None
+    calibration_error: float | None  # by how much probabilities are off, root mean square, debiased
+    calibration_chance: float | None  # with as many samples, probabilities without fault stay below it 19 times of 20
     called_unknown: float | None  # share that is called unknown, and should not be
     unknown_samples: int  # of classes that the model does not know
     unknown_found: float | None  # share of these that is called unknown, rightly
@@ -85,6 +86,7 @@ def evaluate(classifier: MTNClassifier, X: Any, y: Any = None, *, ids: Sequence[
         accuracy=_mean(right),
         balanced_accuracy=_mean(np.array([score.recall for score in classes])),
         calibration_error=calibration_error(confidence[rows], right) if len(rows) else None,
+        calibration_chance=calibration_chance(confidence[rows]) if len(rows) else None,
         called_unknown=None if unknown is None else _mean(unknown[is_known]),
         unknown_samples=int((~is_known).sum()),
         unknown_found=None if unknown is None else _mean(unknown[~is_known]),

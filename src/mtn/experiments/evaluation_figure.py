@@ -41,7 +41,9 @@ def _most_confused(evaluation: Evaluation) -> list[ClassScore]:
 
 
 def _draw_matrix(axes: Axes, evaluation: Evaluation, classes: list[ClassScore]) -> None:
-    """Draw the number of samples of each class (row) that were answered with each class; the last column: any other."""
+    """Draw the number of samples of each class (row) that were answered with each class; the last column, if need be:
+    with a class that is not shown.
+    """
     labels = [score.label for score in classes]
     counts = np.zeros((len(classes), len(classes) + 1), dtype=int)
     for row, score in enumerate(classes):
@@ -50,18 +52,20 @@ def _draw_matrix(axes: Axes, evaluation: Evaluation, classes: list[ClassScore]) 
         if confusion.label in labels:
             column = labels.index(confusion.answer) if confusion.answer in labels else len(labels)
             counts[labels.index(confusion.label), column] += confusion.samples
+    names = [shorten(printable(label), LONGEST_LABEL) for label in labels]
+    columns = [*names, "another"] if counts[:, -1].any() else names
+    counts = counts[:, : len(columns)]
     shares = counts / counts.sum(1, keepdims=True).clip(min=1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     for row, column in np.argwhere(counts):
         colour = "white" if shares[row, column] > 0.6 else "black"
         axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=8, color=colour)
-    names = [shorten(printable(label), LONGEST_LABEL) for label in labels]
     axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_xticks(range(len(names) + 1), [*names, "another"], fontsize=8, rotation=45, ha="right")
+    axes.set_xticks(range(len(columns)), columns, fontsize=8, rotation=45, ha="right")
     axes.set_xlabel("answered")
     axes.set_ylabel("class of the sample")
     axes.spines[:].set_visible(False)
-    axes.set_xticks(np.arange(len(names)) + 0.5, minor=True)
+    axes.set_xticks(np.arange(len(columns) - 1) + 0.5, minor=True)
     axes.set_yticks(np.arange(len(names) - 1) + 0.5, minor=True)
     axes.grid(which="minor", color="#dddddd", linewidth=0.6)
     axes.tick_params(which="minor", length=0)

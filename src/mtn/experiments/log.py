@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mtn.config import Config
-from mtn.errors import InputError
+from mtn.errors import InputError, install_line
 from mtn.runtime import distributed
 from mtn.storage import files
 
@@ -64,7 +64,7 @@ class TensorBoardLog:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise InputError("log = 'tensorboard' needs TensorBoard: pip install 'mtn[log]'") from None
+            raise InputError(f"log = 'tensorboard' needs TensorBoard: {install_line('log')}") from None
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
 
     def write(self, task: int, step: int, numbers: Numbers) -> None:
@@ -86,7 +86,7 @@ class WandbLog:
         try:
             import wandb
         except ImportError:
-            raise InputError("log = 'wandb' needs Weights & Biases: pip install 'mtn[log]'") from None
+            raise InputError(f"log = 'wandb' needs Weights & Biases: {install_line('log')}") from None
         identity = f"{folder.name}-{config.digest()}"
         self.run = wandb.init(
             project="mtn", name=folder.name, id=identity, resume="allow", dir=str(folder), config=config.model_dump()

@@ -1,4 +1,4 @@
-"""Metrics of class-incremental learning, in per cent (docs/metrics.md names papers that define them otherwise).
+"""Metrics of class-incremental learning, in per cent (docs/reference/metrics.md names who defines them otherwise).
 
 R[i][j]: accuracy on the classes of task j after task i, over all classes seen by then.
 """
@@ -74,15 +74,44 @@ EXTRA: dict[str, Callable[[list[np.ndarray], np.ndarray, list[int]], float | Non
 """Metrics that some kinds of streams ask for (`Protocol.metrics`); arguments as those of `summarise`."""
 
 
-def calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
-    """Expected calibration error (Guo et al. 2017), 0 to 1.
+CALIBRATION_BINS = 15
+"""Of confidence, each with as many answers as another; fewer where there are fewer than two answers for each."""
+CHANCE = 1.645
+"""Standard deviations that a normal variable exceeds in one case of twenty."""
 
-    Answers are put into `bins` intervals of confidence of equal width, each with its upper end; the error is the mean
-    of |accuracy - mean confidence| over the intervals, weighted by their numbers of answers.
+
+def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
+    """Root mean square calibration error, debiased (Kumar et al. 2019), 0 to 1; N answers, N whether each is right.
+
+    Of the answers of a bin, n of N, let a be the share that is right and c the mean confidence. The mean of (a - c)^2
+    over the answers is too large by the variance of a; a (1 - a) / (n - 1), which estimates it, is taken off each.
+    So the expected square is 0 where confidence has no fault, however few answers there are. A square below 0 is 0.
     """
-    index = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    gap = np.bincount(index, right, bins) - np.bincount(index, confidence, bins)
-    return float(np.abs(gap).sum() / len(confidence))
+    counts, (a, c, _) = _bin_means(confidence, right)
+    squared = (counts * ((a - c) ** 2 - a * (1 - a) / (counts - 1))).sum() / len(confidence)
+    return float(np.sqrt(max(squared, 0.0)))
+
+
+def calibration_chance(confidence: np.ndarray) -> float:
+    """The calibration error that confidence (N) without fault exceeds in one case of twenty, because answers are few.
+
+    The squared error then has the mean 0 and the variance 2 sum_k (n_k v_k / N)^2, v_k = mean of c (1 - c) / n_k.
+    """
+    _, (_, _, spread) = _bin_means(confidence, confidence)
+    return float(np.sqrt(CHANCE * np.sqrt(2 * (spread**2).sum()) / len(confidence)))
+
+
+def _bin_means(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """K counts and 3,K means of right, c and c (1 - c) over bins of equally many answers.
+
+    Equal confidences are in one bin, so that the order of the answers does not matter. A bin of one is left out.
+    """
+    number = max(1, min(CALIBRATION_BINS, len(confidence) // 2))
+    last = np.ceil(np.arange(1, number) * len(confidence) / number).astype(int) - 1
+    index = np.searchsorted(np.sort(confidence)[last], confidence)
+    counts = np.bincount(index, minlength=number)
+    sums = np.stack([np.bincount(index, one, number) for one in (right, confidence, confidence * (1 - confidence))])
+    return counts[counts > 1], sums[:, counts > 1] / counts[counts > 1]
 
 
 def _percent(correct: np.ndarray, total: np.ndarray) -> float | None:

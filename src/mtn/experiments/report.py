@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -118,6 +119,12 @@ def mean_std(values: list[float | None], with_std: bool) -> MeanStd:
     return MeanStd(float(np.mean(known)) if known else None, std)
 
 
+def _labels(results: Sequence[Result]) -> dict[str, str]:
+    """Method -> its name in a table, which says whether its values were searched for."""
+    tuned = {result["method"] for result in results if result["config"].get("tuned")}
+    return {method: f"{method} (tuned)" if method in tuned else method for method in _by_method(results)}
+
+
 def rich_table(results: Sequence[Result]) -> Table:
     """The columns that fit into 80 characters; the best in bold, the second best underlined."""
     summaries = summarise_methods(results)
@@ -126,11 +133,11 @@ def rich_table(results: Sequence[Result]) -> Table:
     table.add_column("method", no_wrap=True)
     for name in SHORT:
         table.add_column(name, justify="right", no_wrap=True)
-    ranks, styles = top_two(summaries), {1: "bold", 2: "underline"}
+    ranks, styles, labels = top_two(summaries), {1: "bold", 2: "underline"}, _labels(results)
     for method, row in summaries.items():
         texts = {name: row[name].text(DIGITS.get(name, 1), "±") for name in SHORT}
         table.add_row(
-            method, *(Text(text, styles.get(ranks.get((method, name), 0), "")) for name, text in texts.items())
+            labels[method], *(Text(text, styles.get(ranks.get((method, name), 0), "")) for name, text in texts.items())
         )
     return table
 
@@ -168,14 +175,14 @@ def rich_tasks(result: Result) -> Table:
 def markdown(results: Sequence[Result]) -> str:
     """A table of every column; the best in bold, the second best in italics."""
     summaries = summarise_methods(results)
-    ranks, signs = top_two(summaries), {1: "**", 2: "_"}
+    ranks, signs, labels = top_two(summaries), {1: "**", 2: "_"}, _labels(results)
     lines = [f"**{headline(results)}**", "", f"| method | {' | '.join(COLUMNS)} |", f"|---|{'---:|' * len(COLUMNS)}"]
     for method, row in summaries.items():
         texts = []
         for name, value in row.items():
             sign = signs.get(ranks.get((method, name), 0), "")
             texts.append(sign + value.text(DIGITS.get(name, 1)) + sign)
-        lines.append(f"| {method} | {' | '.join(texts)} |")
+        lines.append(f"| {labels[method]} | {' | '.join(texts)} |")
     own = [f"- {line}" for line in describe_values(results)]
     lines += ["", *(["Values that differ:", "", *own] if own else []), *([""] if own else [])]
     return "\n".join([*lines, legend(COLUMNS, _has_spread(summaries)), ""])
@@ -188,20 +195,24 @@ def _has_spread(summaries: Mapping[str, Mapping[str, MeanStd]]) -> bool:
 def headline(results: Sequence[Result]) -> str:
     """One line with data, protocol, seeds and, if there are several, class orders."""
     first = results[0]
-    base, *rest = first["classes_per_task"]
-    steps = f"{len(rest)} x {rest[0]}" if len(set(rest)) == 1 else " + ".join(map(str, rest))
-    memory = first["config"]["memory"]
-    budget = f"M = {memory['total']:,}" if memory["total"] else f"{memory['per_class']} exemplars a class"
-    split = "" if first["config"]["stream"]["evaluate"] == "test" else ", validation split"
+    about = describe_protocol(first["classes_per_task"], first["config"])
     seeds = sorted({result["seed"] for result in results})
     runs = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     orders = dict.fromkeys(order_name(result["config"]["stream"]["order"]) for result in results)
     runs += f", class orders {', '.join(orders)}" if len(orders) > 1 else ""
-    kind = first["config"]["stream"].get("kind", "blocks")
+    return f"{Path(first['data']).stem}: {about}, {runs}"
+
+
+def describe_protocol(sizes: Sequence[int], config: Mapping[str, Any]) -> str:
+    """How classes come, the budget of exemplars, and the split unless it is that for tests, of a dumped `Config`."""
+    base, *rest = sizes
+    stream, memory = config["stream"], config["memory"]
+    steps = f"{len(rest)} x {rest[0]}" if len(set(rest)) == 1 else " + ".join(map(str, rest))
     classes = f"{base}{f' + {steps}' if rest else ''} classes"
-    if kind != "blocks":
-        classes = f"{kind}, {sum(first['classes_per_task'])} classes in {len(rest) + 1} tasks"
-    return f"{Path(first['data']).stem}: {classes}, {budget}{split}, {runs}"
+    if (kind := stream.get("kind", "blocks")) != "blocks":
+        classes = f"{kind}, {sum(sizes)} classes in {len(sizes)} tasks"
+    budget = f"M = {memory['total']:,}" if memory["total"] else f"{memory['per_class']} exemplars a class"
+    return f"{classes}, {budget}{'' if stream['evaluate'] == 'test' else ', validation split'}"
 
 
 def write(results: Sequence[Result], out: Path, name: str) -> None:

@@ -19,6 +19,7 @@ from mtn.errors import InputError
 from mtn.experiments import log, metrics
 from mtn.memory import Memory
 from mtn.methods import check, find
+from mtn.protocols import Protocol
 from mtn.runtime import distributed
 from mtn.runtime.capacity import check_fits
 from mtn.runtime.device import peak_memory_mb, reset_peak_memory, versions
@@ -29,6 +30,8 @@ from mtn.storage.tensors import load_tensors, save_tensors
 from mtn.stream import Task, split
 from mtn.training import Effort, Learner, check_memory
 
+STATE = "state.safetensors"
+"""The file of a run from which it resumes."""
 SAVE_EVERY = 30.0
 """Seconds of training between two saves within a task."""
 FINGERPRINTED = 64 * 2**20
@@ -42,11 +45,13 @@ def run(
     *,
     save_every: float = SAVE_EVERY,
     tasks: list[Task] | None = None,
+    first_tasks: Path | None = None,
 ) -> dict[str, Any]:
     """Do the run that `config` describes in the folder `out`, or what is left of it, and return its result.
 
     Nothing is written before the configuration, the folder and the data have been checked. `tasks` are those of the
-    configuration's stream, for a caller that has them already. Of several processes only the first reads and writes.
+    configuration's stream, for a caller that has them already. Runs that differ in nothing before the second task learn
+    the first one once, in the folder `first_tasks`. Of several processes only the first reads and writes.
     """
     finished = distributed.broadcast_from_first(lambda: read_result(out, config))
     if finished is not None:
@@ -58,13 +63,36 @@ def run(
     check_tasks_fit(config, tasks)
     _check_budget(config, tasks)
     with _locked_folder(out, config), torch.random.fork_rng(devices=[]):
-        trainer = StreamTrainer(config, tasks, out / "state.safetensors", progress, save_every)
+        state = out / STATE
+        shared = None if state.exists() else _first_task(config, tasks, first_tasks, progress, save_every)
+        trainer = StreamTrainer(config, tasks, state, progress, save_every, shared)
         with closing(log.open_log(out, config, trainer.done, trainer.learner.effort.steps)) as trainer.log:
             trainer.learn()
         result = trainer.result()
         if distributed.rank() == 0:
             files.write_json(out / "result.json", result)
     return result
+
+
+def _first_task(
+    config: Config, tasks: list[Task], folder: Path | None, progress: Progress, save_every: float
+) -> Path | None:
+    """The state after the first task, learned below `folder` unless it is there; None where it is not shared.
+
+    It depends on the classes of the first task, not on how the others are split. Runs of several processes and runs
+    with exemplars in Milvus do not share it.
+    """
+    stream, alone = config.stream, distributed.world_size() == 1 and config.memory.store != "milvus"
+    if folder is None or isinstance(stream, Protocol) or stream.tasks is not None or not alone:
+        return None
+    first = stream.model_copy(update={"first": len(tasks[0].names), "step": None})
+    own = folder / config.model_copy(update={"stream": first}).digest()
+    files.make_folder(own)
+    with files.lock(own, wait=True):
+        trainer = StreamTrainer(config, tasks[:1], own / STATE, progress, save_every)
+        with closing(log.open_log(own, config, trainer.done, trainer.learner.effort.steps)) as trainer.log:
+            trainer.learn()
+    return own / STATE
 
 
 def _check_one_process(config: Config) -> None:
@@ -135,9 +163,20 @@ def _completed(written: Any) -> Any:
 
 
 class StreamTrainer:
-    """Trains and evaluates a learner task by task. A checkpoint is saved after each task and within long ones."""
+    """Trains and evaluates a learner task by task. A checkpoint is saved after each task and within long ones.
 
-    def __init__(self, config: Config, tasks: list[Task], state: Path, progress: Progress, save_every: float) -> None:
+    It goes on from `state`; where that is not there yet, from `shared`, the state of a run of the first task alone.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        tasks: list[Task],
+        state: Path,
+        progress: Progress,
+        save_every: float,
+        shared: Path | None = None,
+    ) -> None:
         self.config, self.tasks, self.path = config, tasks, state
         self.progress, self.save_every = progress, save_every
         shape = tasks[0].train.shape
@@ -147,9 +186,10 @@ class StreamTrainer:
         self.log: log.MetricLog | None = None
         self.data = fingerprint(tasks)
         self.saved = time.monotonic()
-        saved = distributed.broadcast_from_first(lambda: load_tensors(state) if state.exists() else None)
+        begun = state if shared is None else shared
+        saved = distributed.broadcast_from_first(lambda: load_tensors(begun) if begun.exists() else None)
         if saved is not None:
-            self._load(*saved)
+            self._load(*saved, data=self.data if shared is None else fingerprint(tasks[:1]))
 
     def learn(self) -> None:
         """Train and evaluate on all tasks that are left."""
@@ -190,6 +230,7 @@ class StreamTrainer:
             "seed": self.config.seed,
             **self._metrics(),
             "seconds": {name: round(value, 4) for name, value in seconds.items()},
+            "processor_seconds": round(self.learner.effort.processor_seconds, 4),
             **self.learner.method.measured(),
             "kept": self.learner.kept(),
             "train_samples_per_second": round(trained / seconds["training"], 1) if trained else None,
@@ -233,8 +274,8 @@ class StreamTrainer:
         save_tensors(self.path, tensors, position | {"history": {"correct": self.correct, **vars(learner.effort)}})
         learner.memory.commit()
 
-    def _load(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        if facts.get("data", self.data) != self.data:  # runs of version 0.1 have none
+    def _load(self, tensors: dict[str, Tensor], facts: dict[str, Any], data: str) -> None:
+        if facts.get("data", data) != data:  # runs of version 0.1 have none
             raise InputError(f"{self.config.stream.paths[0]} has changed since this run was begun; give another --out")
         learner, history = self.learner, facts["history"]
         learner.load_state(tensors)

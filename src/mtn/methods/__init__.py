@@ -1,5 +1,7 @@
 """Every method by name. To add one: a class in a file here, and a line in the table."""
 
+from collections.abc import Iterable
+
 from mtn.config import Config
 from mtn.errors import InputError, closest
 from mtn.methods.anacp import AnaCP
@@ -70,7 +72,19 @@ METHODS: dict[str, type[Method]] = {
     "tabr": TabR,
 }
 
-__all__ = ["METHODS", "Batch", "LinearHead", "Method", "Needs", "Stage", "check", "class_means", "find", "make"]
+__all__ = [
+    "METHODS",
+    "Batch",
+    "LinearHead",
+    "Method",
+    "Needs",
+    "Stage",
+    "check",
+    "class_means",
+    "find",
+    "make",
+    "runnable",
+]
 
 
 def find(name: str, *, import_modules: bool = True) -> type[Method]:
@@ -94,6 +108,16 @@ def check(config: Config) -> None:
     if loss is not None and loss not in losses:
         takes = f"takes {', '.join(losses)}" if losses else "has no loss to choose"
         raise InputError(f"train.loss = {loss!r}: method {name!r} {takes}")
+
+
+def runnable(configs: Iterable[Config]) -> list[Config]:
+    """Those with a row of their own: on images no method for vectors alone, on vectors none that is another there."""
+
+    def is_one(config: Config) -> bool:
+        needs = find(config.method.name).needs
+        return not needs.images if config.images.side is None else needs.backbone != "none"
+
+    return list(filter(is_one, configs))
 
 
 def make(dimension: int, config: Config) -> Method:

@@ -33,13 +33,19 @@ class Batch:
     id: Tensor | None = None  # B
     teacher: "Method | None" = None  # with images: the model before the task, which sees them as they are augmented
     memory: Memory | None = None  # with images: whose features are the neighbours
+    precision: torch.dtype = torch.float32  # of the products in `rowwise`
 
     def rowwise(self, function: Callable[[Tensor, Neighbours | None], Tensor]) -> Tensor:
-        """function(x, neighbours) of the whole batch, computed row by row: several processes share the rows."""
+        """function(x, neighbours) of the whole batch in float32, computed row by row: several processes share the rows.
+
+        Its products are in `precision`, and so are those of its gradient; weights stay in float32.
+        """
         rows = slice(0, len(self.x))
         own = distributed.own_rows(rows)
         neighbours = None if self.neighbours is None else self.neighbours[own]
-        return distributed.gather_rows(function(self.x[own], neighbours), rows)
+        with torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
+            computed = function(self.x[own], neighbours)
+        return distributed.gather_rows(computed.float(), rows)
 
 
 Loss = Callable[[Batch, Task], dict[str, Tensor]]
@@ -75,6 +81,11 @@ class Needs:
     feature_distillation: bool = False  # the teacher's features, for `feature_distillation`
     signed_features: bool = False  # features that may be negative: no last ReLU
     reinitialise: bool = False  # a new backbone for each task
+    images: bool = False  # images at all: on vectors it is the method that it inherits from
+
+
+TRAINING_KNOBS: dict[str, tuple[Any, ...]] = {"train.lr": (0.01, 0.03, 0.1, 0.3), "train.min_steps": (0, 400)}
+"""Of a method that trains: its rate, and how many steps a small task has at the least."""
 
 
 class Method(nn.Module):
@@ -85,6 +96,7 @@ class Method(nn.Module):
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions  # what the section [method] of a recipe may have
     defaults: ClassVar[Mapping[str, Any]] = {}  # its own values of dotted keys of [train] and [method]
+    knobs: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # such keys that `mtn tune` searches, and the values it tries
     needs: Needs = Needs()
     losses: ClassVar[tuple[str, ...]] = ()  # what train.loss may be, the default first
     class_rows: ClassVar[tuple[str, ...] | None] = None  # the state with one row per class, for `forget`
@@ -157,6 +169,13 @@ class Method(nn.Module):
         """Further numbers for the result of a run."""
         return {}
 
+    def answer_untrained(self, task: Task, memory: Memory) -> bool:
+        """Answer for the classes of a task that has begun, without any training; False: this takes training."""
+        if self.stages(task):
+            return False
+        self.end_task(task, memory)
+        return True
+
     def end_task(self, task: Task, memory: Memory) -> None:
         """What is fitted after training, in closed form."""
 
@@ -204,6 +223,7 @@ def unit_rows(weight: Tensor) -> Tensor:
 class LinearHead(Method):
     """embed -> linear head. On frozen features `embed` only rescales."""
 
+    knobs = TRAINING_KNOBS
     class_rows: ClassVar[tuple[str, ...]] = ("head.weight", "head.bias")
 
     def __init__(self, dimension: int, config: Config) -> None:

@@ -13,12 +13,13 @@ from mtn.neighbours import Neighbours
 from mtn.stream import Task
 
 VOTE_TEMPERATURE = 0.07
-"""A neighbour of similarity s votes with weight exp(s / 0.07) (docs/design.md, choice 18)."""
+"""A neighbour of similarity s votes with weight exp(s / 0.07) (docs/explanation/design.md, choice 18)."""
 
 
 class KNN(Method):
     """mem. k-NN of the paper: the k nearest exemplars vote, weighted by similarity. Nothing is trained."""
 
+    knobs = {"method.k": (1, 5, 10, 20, 50)}  # noqa: RUF012 (of the class, and never changed)
     needs = Needs(neighbours=True, backbone="borrowed")
     class_rows = ()
 

@@ -7,6 +7,8 @@ is for 1 000); without the base-task regularisers, which train features, but one
 itself after the base, half as long again at a tenth of the rate.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from mtn import losses
@@ -30,7 +32,12 @@ class CCIL(LinearHead):
 
 
 class CCILSD(CCIL):
-    """One generation of self-distillation: cross-entropy + T^2 KL(p of the model as it was || p)."""
+    """One generation of self-distillation: cross-entropy + T^2 KL(p of the model as it was || p).
+
+    On vectors it is CCIL.
+    """
+
+    needs = replace(CCIL.needs, images=True)
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         again = Stage(self.again_loss, "again_loss", replay="nothing", epochs=0.5, lr=0.1, self_distil=True)

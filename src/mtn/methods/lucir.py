@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mtn import losses
 from mtn.config import Config
 from mtn.encoders.backbone import Features
-from mtn.methods.base import Batch, Loss, Method, Needs, Stage, class_means, unit_rows
+from mtn.methods.base import TRAINING_KNOBS, Batch, Loss, Method, Needs, Stage, class_means, unit_rows
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
 
@@ -32,6 +32,7 @@ def balanced_fine_tuning(loss: Loss) -> Stage:
 class LUCIR(Method):
     """L = CE(eta cos) + margin ranking + less-forget."""
 
+    knobs = TRAINING_KNOBS
     needs = Needs(feature_distillation=True, signed_features=True)
     class_rows = ("weight",)
     freeze_old_rows: ClassVar[bool] = True  # unless the task has no new classes

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mtn.config import Config
 from mtn.evidence import VOTES
 from mtn.losses import cross_entropy
-from mtn.methods.base import Batch, Method, Needs
+from mtn.methods.base import TRAINING_KNOBS, Batch, Method, Needs
 from mtn.model import VOTE_FLOOR, MemoryTransformer, NeighbourVote, vote
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
@@ -31,6 +31,7 @@ SELECTIONS = 5
 class Matching(Method):
     """p(c) = sum over neighbours of class c of softmax(s cos(f(q), f(x_i)))."""
 
+    knobs = TRAINING_KNOBS
     needs = Needs(neighbours=True, backbone="none")
     losses = ("ce",)
     class_rows = ()
@@ -80,6 +81,7 @@ def successive_selections(logits: Tensor, real: Tensor, count: int) -> Tensor:
 class QueryExpansion(Method):
     """q' = unit(q + sum_i max(0, cos(t_q, t_i)) x_i), t the transformer's tokens; neighbours vote by cos(q', x_i)."""
 
+    knobs = TRAINING_KNOBS
     needs = Needs(neighbours=True, backbone="none")
     losses = ("ce",)
     class_rows = ()

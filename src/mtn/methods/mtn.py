@@ -110,7 +110,7 @@ class MTNUnlocked(MTN):
     """End to end: the loss reaches the backbone through the query. Neighbours' features are constants that grow stale
     and are computed anew every so many steps (mtn.methods.learned.Bank). On vectors it is MTN."""
 
-    needs = replace(MTN.needs, backbone="own")
+    needs = replace(MTN.needs, backbone="own", images=True)
 
 
 def _compile(forward: Callable[..., Tensor]) -> Callable[..., Tensor] | None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mtn import losses
 from mtn.config import Config
 from mtn.encoders.backbone import Features
-from mtn.methods.base import Batch, Method, Needs, Stage, unit_rows
+from mtn.methods.base import TRAINING_KNOBS, Batch, Method, Needs, Stage, unit_rows
 from mtn.methods.lucir import balanced_fine_tuning
 from mtn.neighbours import Neighbours
 from mtn.stream import Task
@@ -30,6 +30,7 @@ SPATIAL, FLAT = 3.0, 1.0
 class PODNet(Method):
     """y_c = sum_k softmax_k(s_ck) s_ck, s = -||q - theta_ck||^2 of unit vectors; scores eta y_c."""
 
+    knobs = TRAINING_KNOBS
     needs = Needs(feature_distillation=True, signed_features=True)
     class_rows = ("proxies",)
 

@@ -4,7 +4,8 @@
 """
 
 import math
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -36,6 +37,7 @@ class KLDA(SLDA):
     """
 
     Options: ClassVar[type[MethodOptions]] = KLDAOptions
+    knobs: ClassVar[Mapping[str, tuple[Any, ...]]] = {"method.gamma": (0.1, 0.25, 0.5), **SLDA.knobs}
     projection: Tensor
     phase: Tensor
 
@@ -63,6 +65,7 @@ class RanDumb(KLDA):
     """
 
     Options = FourierOptions
+    knobs = {"method.gamma": (0.1, 0.25, 0.5)}  # noqa: RUF012 (of the class, and never changed)
 
     @property
     def configured_strength(self) -> float:
@@ -112,6 +115,7 @@ class LoRanPAC(RandomProjection):
     """
 
     Options = LoRanPACOptions
+    knobs = {"method.cut": (0.1, 0.25, 0.5)}  # noqa: RUF012 (of the class, and never changed)
     factor: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:

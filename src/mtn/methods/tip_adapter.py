@@ -36,6 +36,7 @@ class TipAdapter(NCM):
 
     Options = TipAdapterOptions
     defaults = {"method.k": 50}  # noqa: RUF012 (of the class, and never changed)
+    knobs = {"method.alpha": (1.0, 10.0, 100.0), "method.beta": (5.0, 20.0)}  # noqa: RUF012
     needs = Needs(neighbours=True, backbone="none")
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:

@@ -22,6 +22,17 @@ def find_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def find_precision(name: str, device: torch.device) -> torch.dtype:
+    """The type of training's products, if the device multiplies in it; a processor that does not would be slower."""
+    present = {
+        "cuda": torch.cuda.is_bf16_supported,
+        "cpu": lambda: torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported(),
+    }
+    if name == "bfloat16" and not present.get(device.type, lambda: False)():
+        raise InputError(f"train.precision = 'bfloat16': this machine's {device.type} does not multiply in it")
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
 def versions() -> dict[str, str]:
     """Versions of what a result depends on."""
     python = platform.python_version()

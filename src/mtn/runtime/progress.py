@@ -33,7 +33,9 @@ def bar(console: Console) -> Iterator[Progress]:
         progress.MofNCompleteColumn(),
         Rate(),
         progress.TimeElapsedColumn(),
+        progress.TextColumn("·"),
         progress.TimeRemainingColumn(),
+        progress.TextColumn("left"),
     )
     hidden = not console.is_terminal or distributed.rank() > 0
     with progress.Progress(*columns, console=console, transient=True, disable=hidden) as display:
@@ -49,3 +51,15 @@ def bar(console: Console) -> Iterator[Progress]:
             bars[job] = bar_id, description
 
         yield update
+
+
+@contextmanager
+def shown_progress(progress: bool | Progress) -> Iterator[Progress]:
+    """The function to report to: the caller's, a bar on the terminal, or one that does nothing."""
+    if not isinstance(progress, bool):
+        yield progress
+    elif not progress:
+        yield silent
+    else:
+        with bar(Console(stderr=True)) as report:
+            yield report

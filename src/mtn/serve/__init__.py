@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from mtn.errors import InputError
+from mtn.errors import InputError, install_line
 from mtn.storage import files
 from mtn.storage.model_folder import require_model
 
@@ -27,7 +27,7 @@ def serve(
 
         from mtn.serve import app, connection, engine, guard, journal, observe, worker
     except ImportError as error:
-        raise InputError(f"serve needs {error.name}: pip install 'mtn[serve]'") from None
+        raise InputError(f"serve needs {error.name}: {install_line('serve')}") from None
     loopback = guard.is_loopback(host)
     if token_file is None and not loopback:
         raise InputError(f"--host {host} can be reached from elsewhere: name a --token-file")

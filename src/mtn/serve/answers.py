@@ -114,13 +114,17 @@ class Past(BaseModel):
 
 
 class Facts(BaseModel):
-    """`labels` is the type of the model's labels; of a model that was taught nothing yet there is none."""
+    """`labels` is the type of the model's labels; of a model that was taught nothing yet there is none.
+
+    `may_teach` says whether whoever asks may teach, change and download the model too.
+    """
 
     name: str
     takes: InputKind
     encoder: str | None
     features: int
     labels: LabelType | None
+    may_teach: bool
     classes: int
     memory: Room
     waiting: int

@@ -4,6 +4,7 @@ Nothing here depends on HTTP.
 """
 
 import asyncio
+import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +20,10 @@ import numpy as np
 from mtn.classifier import Id, Label, MTNClassifier, as_queries
 from mtn.errors import InputError
 from mtn.evidence import Evidence
+from mtn.runtime.progress import silent
 from mtn.serve import observe
 from mtn.serve.journal import MAX_TRIES, MAX_WAITING, Job, Journal, NoStorage
-from mtn.serve.worker import Outcome, Supervisor, TeachingBatch
+from mtn.serve.worker import Outcome, Supervisor, TeachingBatch, teach
 from mtn.storage.archive import Archive
 
 MAX_ROWS = 1024
@@ -34,6 +36,8 @@ TOP = 5
 """Classes of an answer."""
 UNDO_SECONDS = 10.0
 """In which forgetting a class can be undone."""
+MOST_COPIED = 2**27
+"""Numbers of a memory that is copied to answer while a lesson is learned: 512 MB."""
 RETRY_SECONDS = 1.0
 """Before jobs that were hindered are tried again, and before the disk is looked at again."""
 
@@ -76,9 +80,8 @@ class JobProgress(NamedTuple):
 class LoadedModel:
     """A classifier that stays as it is, with what is read from it often. It may have been taught nothing yet."""
 
-    def __init__(self, folder: Path, encoder: str | None = None, milvus: str | None = None) -> None:
-        self.name = folder.resolve().name
-        self.classifier = MTNClassifier.load(folder, encoder, milvus)
+    def __init__(self, name: str, classifier: MTNClassifier) -> None:
+        self.name, self.classifier = name, classifier
         reader = self.classifier.reader()
         self.takes: InputKind = INPUT_KINDS[reader.kind]
         self.taught = self.classifier.__sklearn_is_fitted__()
@@ -93,6 +96,25 @@ class LoadedModel:
             reader.encoder_for(reader.kind)  # now, and not when the first picture comes
         if self.labels:
             self.answer(np.ones((1, self.width), np.float32))  # the first pass is a slow one
+
+    @staticmethod
+    def load(folder: Path, encoder: str | None = None, milvus: str | None = None) -> "LoadedModel":
+        """The model of a folder."""
+        return LoadedModel(folder.resolve().name, MTNClassifier.load(folder, encoder, milvus))
+
+    def answering_meanwhile(self, batch: TeachingBatch) -> "LoadedModel | None":
+        """A model that knows what a batch teaches without having been trained; None: that is not to be had.
+
+        It is never saved. A memory in Milvus, which is not of this process alone, stays as it is; a large one would
+        take its memory twice.
+        """
+        if self.state is None or self.state.memory.location or self.state.memory.store.shape.numel() > MOST_COPIED:
+            return None
+        classifier = copy.copy(self.classifier)
+        try:
+            return LoadedModel(self.name, classifier) if teach(classifier, batch, silent, polish=False) else None
+        except InputError:  # the lesson itself will say so
+            return None
 
     @property
     def encoder_name(self) -> str | None:
@@ -221,7 +243,7 @@ class Engine:
         milvus: str | None = None,
     ) -> None:
         self.folder, self.journal, self.supervisor = folder, journal, supervisor
-        self.load_model = partial(LoadedModel, folder, encoder, milvus)
+        self.load_model = partial(LoadedModel.load, folder, encoder, milvus)
         self.model = self.load_model()
         self.progress: dict[str, JobProgress] = {}  # of the jobs that are being done, by id
         self.thread = ThreadPoolExecutor(1, "mtn-model")  # one pass at a time
@@ -305,6 +327,8 @@ class Engine:
         self.progress = {job.id: JobProgress() for job in jobs}
         samples = [await asyncio.to_thread(self.journal.samples, job) for job in jobs if job.change is None]
         batch = TeachingBatch(jobs, samples)
+        meanwhile = await asyncio.to_thread(self.model.answering_meanwhile, batch) if samples else None
+        self.model = meanwhile or self.model
         outcome = await asyncio.to_thread(self.supervisor.run, batch, self._set_progress)
         while outcome.kind == "hindered":
             self._disk_problem = outcome.error if outcome.by_disk else None
@@ -312,7 +336,7 @@ class Engine:
             await asyncio.sleep(RETRY_SECONDS)
             outcome = await asyncio.to_thread(self.supervisor.run, batch, self._set_progress)
         self._disk_problem = None
-        if outcome.kind == "done":
+        if outcome.kind == "done" or meanwhile is not None:
             self.model = await asyncio.to_thread(self.load_model)
         await asyncio.to_thread(self._record, jobs, outcome)
         self.progress = {}

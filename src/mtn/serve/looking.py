@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from mtn.classifier import ClassifierState, Label
 from mtn.serve import body, observe, remembered, rights
 from mtn.serve.answers import Classes, Exemplar, Exemplars, Facts, Health, Known, Past, Room
-from mtn.serve.rights import Serving, problems
+from mtn.serve.rights import MayTeach, Serving, problems
 from mtn.serve.teaching import known_class, seconds_until
 from mtn.storage.archive import Archive
 
@@ -62,7 +62,7 @@ def _listed(state: ClassifierState, label: Label, start: int, count: int) -> lis
 
 
 @readers.get("/model")
-async def model(engine: Serving) -> Facts:
+async def model(engine: Serving, may_teach: MayTeach) -> Facts:
     """What the model is called and takes, how full its memory is, and how well it knew what it was taught."""
     loaded = engine.model
     return Facts(
@@ -71,6 +71,7 @@ async def model(engine: Serving) -> Facts:
         encoder=loaded.encoder_name,
         features=loaded.width,
         labels=loaded.label_type,
+        may_teach=may_teach,
         classes=len(loaded.labels),
         memory=Room(**loaded.room()),
         waiting=await asyncio.to_thread(engine.journal.waiting),

@@ -27,6 +27,15 @@ def _allow(request: Request, bearer: HTTPAuthorizationCredentials | None, right:
     tokens.allow(None if bearer is None else bearer.credentials, right)
 
 
+async def _may_teach(request: Request, bearer: Bearer) -> bool:
+    tokens: Tokens = request.app.state.tokens
+    return "teach" in tokens.held(None if bearer is None else bearer.credentials)
+
+
+MayTeach = Annotated[bool, Depends(_may_teach)]
+"""Whether whoever asks may teach too."""
+
+
 async def _reader(request: Request, bearer: Bearer) -> None:
     _allow(request, bearer, "read")
 

@@ -155,7 +155,7 @@ def apply_batch(folder: Path, batch: TeachingBatch, progress: Progress, milvus: 
         with hold_model_folder(folder):
             classifier = MTNClassifier.load(folder, milvus=milvus)
             try:
-                changed = _teach(classifier, batch, progress) if batch.samples else _change(classifier, batch.jobs[0])
+                changed = teach(classifier, batch, progress) if batch.samples else _change(classifier, batch.jobs[0])
             except UnavailableError:
                 raise
             except InputError as error:
@@ -215,7 +215,7 @@ def _apply(classifier: MTNClassifier, change: Change) -> None:
         classifier.remove_exemplar(target) if label is None else classifier.relabel_exemplar(target, label)
 
 
-def _teach(classifier: MTNClassifier, batch: TeachingBatch, progress: Progress) -> bool:
+def teach(classifier: MTNClassifier, batch: TeachingBatch, progress: Progress, *, polish: bool = True) -> bool:
     """Whether the classifier changed."""
     done = _done(classifier)
     new = [(job, samples) for job, samples in zip(*batch, strict=True) if job.id not in done]
@@ -235,6 +235,7 @@ def _teach(classifier: MTNClassifier, batch: TeachingBatch, progress: Progress) 
             [label for _, samples in new for label in samples.labels],
             ids=[f"{job.id}-{row}" for job, samples in new for row in range(len(samples))],
             thumbnails=np.concatenate(images) if images else None,
+            polish=polish,
         )
     classifier.progress = False
     classifier.annotate(jobs=[job.id for job, _ in new])

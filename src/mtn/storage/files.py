@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -85,10 +86,41 @@ def write_folder(folder: Path, fill: Callable[[Path], object]) -> None:
     _sync(folder.parent)
 
 
+def continue_folder(folder: Path, fill: Callable[[Path], object]) -> None:
+    """Let `fill` write files into a folder of a fixed temporary name, which is renamed to `folder` when it is complete.
+
+    A process that is killed leaves what it wrote to the next one; of several, one fills and the others wait.
+    """
+    make_folder(folder.parent)
+    partial = folder.with_name(f".{folder.name}.partial")
+    with named_errors(folder), lock(folder.parent, wait=True):
+        if folder.is_dir():  # another process was first
+            return
+        partial.mkdir(exist_ok=True)
+        fill(partial)
+        for path in (*partial.iterdir(), partial):
+            _sync(path)
+        partial.rename(folder)
+        _sync(folder.parent)
+
+
+def require_room(folder: Path, size: int, what: str, advice: str = "") -> None:
+    """Refuse to write `size` bytes on a disk that has no room: to a memory-mapped file it would kill the process."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise InputError(
+            f"{folder.parent} has {free / 1e9:.1f} GB free, {what} need {size / 1e9:.1f}: "
+            f"name a folder with more room in MTN_CACHE{advice}"
+        )
+
+
 @contextmanager
-def lock(folder: Path) -> Iterator[None]:
-    """Let one process at a time write in `folder`; the system frees the lock however that process ends."""
-    file_lock = FileLock(folder / ".lock", blocking=False, thread_local=False)
+def lock(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Let one process at a time write in `folder`; the system frees the lock however that process ends.
+
+    Another one is refused, or waits.
+    """
+    file_lock = FileLock(folder / ".lock", blocking=wait, thread_local=False)
     try:
         os.stat(os.path.join(folder, ""))  # fails unless it is a folder; FileLock would make a missing one
         file_lock.acquire()

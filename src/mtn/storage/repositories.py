@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mtn.errors import InputError, UnavailableError
+from mtn.errors import InputError, UnavailableError, install_line
 from mtn.storage import files
 
 NAME = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w.-]+)(?:@(?P<revision>\w[\w-]*(?:[./]\w[\w-]*)*))?")
@@ -47,7 +47,7 @@ def require(library: str, extra: str = "encoders", what: str = "this encoder") -
     try:
         return importlib.import_module(library)
     except ImportError:
-        raise InputError(f"{what} needs {library}: pip install 'mtn[{extra}]'") from None
+        raise InputError(f"{what} needs {library}: {install_line(extra)}") from None
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ async function refresh() {
   const [model, { classes }] = await Promise.all([call("/model"), call("/classes")]);
   Object.assign(state, { model, classes });
   for (const element of document.querySelectorAll("[data-takes]")) element.hidden = !element.dataset.takes.split(" ").includes(model.takes);
+  for (const element of document.querySelectorAll("[data-teaches]")) element.hidden = !model.may_teach;
   document.title = `${model.name} · What is this?`;
   at("model-name").textContent = model.name;
-  const knows = model.classes ? `It knows ${count(model.classes, "class")} and keeps learning.` : "It knows nothing yet: teach it something.";
+  const knows = model.classes ? `It knows ${count(model.classes, "class")} and keeps learning.` : `It knows nothing yet${model.may_teach ? ": teach it something" : ""}.`;
   at("summary-text").textContent = ` takes ${TAKES[model.takes](model.features)}. ${knows}`;
   lesson.showNameRule();
   known.showMemory();
@@ -41,6 +42,11 @@ async function begin() {
 }
 
 // ---- what the visitor does
+
+const TINY = 40; // pixels: characters keep their edges when they are enlarged, photographs are smoothed
+document.addEventListener("load", ({ target }) => {
+  if (target.tagName === "IMG") target.classList.toggle("tiny", target.naturalWidth <= TINY);
+}, true);
 
 const askPictures = (files) => trying(() => files.length && answer.ask(pictures(files).map(answer.picture)));
 const choosePictures = (files) => trying(() => lesson.choose(pictures(files)));

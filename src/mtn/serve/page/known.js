@@ -44,10 +44,10 @@ function classRow({ label, exemplars: number, seconds_to_undo: left }) {
   const name = leaving
     ? make("span", { class: "name leaving", title: label }, String(label))
     : button(String(label), () => trying(() => open(label)), { class: "name", title: `Examples of ${label}` });
-  const note = leaving ? `gone in ${Math.ceil(left)} s` : String(number);
+  const note = !leaving ? String(number) : left > 0 ? `gone in ${Math.ceil(left)} s` : "forgetting …";
   const act = button(leaving ? "Undo" : "Forget", () => trying(() => (leaving ? undo(label) : forget(label))),
     { class: leaving ? "undo" : "forget", "aria-label": leaving ? `Undo: keep ${label}` : `Forget ${label}` });
-  return make("li", {}, name, make("span", { class: "count", title: leaving ? "" : "examples remembered" }, note), act);
+  return make("li", {}, name, make("span", { class: "count", title: leaving ? "" : "examples remembered" }, note), ...(state.model.may_teach && left !== 0 ? [act] : []));
 }
 
 async function forget(label) {
@@ -66,7 +66,7 @@ async function undo(label) {
 async function relist(label) {
   await refresh();
   const row = [...at("classes").children].find((one) => one.firstElementChild.textContent === String(label));
-  row?.querySelector(".forget, .undo").focus();
+  row?.querySelector(".forget, .undo")?.focus();
 }
 
 /** Look every second, as long as classes are about to be forgotten. */
@@ -102,7 +102,7 @@ async function listMore() {
   exemplars.push(...page.exemplars);
   at("class-title").textContent = opened;
   at("rename").value = opened;
-  at("class-count").textContent = `${count(page.total, "example")} remembered. ${page.total ? "Choose one to move or delete it." : ""}`;
+  at("class-count").textContent = `${count(page.total, "example")} remembered. ${page.total && state.model.may_teach ? "Choose one to move or delete it." : ""}`;
   at("exemplars").className = exemplars.some(({ text }) => text) ? "sentences" : "pictures";
   at("exemplars").replaceChildren(...exemplars.map(exemplarRow));
   at("more-exemplars").hidden = exemplars.length >= page.total;
@@ -184,14 +184,16 @@ export function showRecord() {
   at("record").hidden = !before.length && !after.length;
   at("key-estimate").hidden = !after.length;
   at("key-known").hidden = !before.length;
-  at("chart").replaceChildren(...(Math.max(before.length, after.length) > 1 ? [chart(before, after)] : []));
+  const drawn = Math.max(before.length, after.length) > 1;
+  at("chart").replaceChildren(...(drawn ? [chart(before, after)] : []));
+  at("chart-legend").hidden = !drawn;
   const estimate = after.length ? `Estimated now: ${percent(after.at(-1).right)}, on remembered examples that it was not trained on. ` : "";
   const known = before.length ? `Of the latest new examples of known classes, it got ${percent(before.at(-1).right)} right before it learned from them.` : "";
   at("record-text").textContent = estimate + known;
 }
 
 function chart(before, after) {
-  const [width, height, left, top] = [320, 96, 38, 8];
+  const [width, height, left, top] = [320, 96, 44, 8];
   const span = Math.max(state.model.history.length - 1, 1);
   const x = (lesson) => left + ((width - left - 6) * lesson) / span;
   const y = (right) => top + (height - 2 * top) * (1 - right);

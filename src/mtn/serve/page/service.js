@@ -48,7 +48,7 @@ export async function finished(job, progress = () => {}) {
     const found = await call(`/jobs/${job}`, {}, 30);
     if (found.state === "done") return;
     if (found.state === "failed") throw new Error(found.error);
-    progress(found);
+    await progress(found);
     await pause(POLL);
   }
 }

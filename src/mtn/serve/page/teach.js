@@ -87,7 +87,7 @@ export async function teach(refresh) {
   chosen = [];
   showChosen();
   at("teach-form").reset();
-  await follow(jobs, name);
+  await follow(jobs, name, refresh);
   await refresh();
   showChange(before, state.model);
   if (state.questions.length) await askAgain();
@@ -95,12 +95,19 @@ export async function teach(refresh) {
   say(`It knows ${name} now. ${at("changed").textContent}`);
 }
 
-async function follow(jobs, name) {
+async function follow(jobs, name, refresh) {
+  const before = JSON.stringify(state.classes);
+  let looked = false;
   at("learning").hidden = false;
   at("learning-bar").hidden = false;
   say(`Learning ${name}.`);
-  const show = ({ state: how, doing, progress }) => {
-    at("learning-text").textContent = how === "waiting" ? `${name} is next.` : `Learning ${name} …`;
+  const show = async ({ state: how, doing, progress }) => {
+    // Before it is trained the model answers with the new class already.
+    const begun = how === "running" && doing !== "starting";
+    if (begun && !looked) await refresh();
+    looked ||= begun;
+    const learning = JSON.stringify(state.classes) !== before ? `It answers with ${name} already, and is being trained …` : `Learning ${name} …`;
+    at("learning-text").textContent = how === "waiting" ? `${name} is next.` : learning;
     at("learning-bar").value = doing === "training" ? 0.1 + 0.85 * progress : 0.05;
   };
   try {
