@@ -4,7 +4,7 @@ BIN := .venv/bin
 # An environment made by hand or by another clone is left alone; the stamp says what ours was made from.
 STAMP := .venv/installed
 
-.PHONY: demo test slow check docs bench attack clean
+.PHONY: demo test slow check docs dist matrix bench attack clean
 
 demo: $(STAMP)
 	$(BIN)/mtn compare demo --methods mtn,ssil,knn --out runs/demo
@@ -28,6 +28,17 @@ check: $(STAMP)
 # The site, in build/site: open index.html. A broken link is an error.
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# A wheel and a source distribution, in dist, checked as a registry would.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
+# The wheel in new environments: each Python that is here, the newest and the lowest core dependencies.
+matrix: dist
+	$(BIN)/python scripts/matrix.py dist/*.whl
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py
