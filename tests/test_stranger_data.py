@@ -190,9 +190,9 @@ def test_folders_in_folders_without_end_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_extra_field_of_many_parts_is_read_at_once() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert list(zips._large_numbers(b"\x02\0\0\0" * 16_000 + struct.pack("<2HQ", 1, 8, 7))) == [7]
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 0.1
 
 
 # ---- tables
