@@ -162,6 +162,7 @@ def test_the_teacher_answers_with_its_own_backbone(configure: Callable[..., Conf
 
 
 RESUMED = [("ssil", 15), ("mtn", 3), ("mtn", 15), ("mtn", 27), ("mtn", 33), ("mtn-unlocked", 15), ("ccil-sd", 15)]
+RESUMED += [("feature-replay", 15)]
 
 
 @pytest.mark.parametrize(("name", "stop"), RESUMED)
@@ -292,3 +293,14 @@ def test_a_stage_at_rest_learns_from_vectors(configure: Callable[..., Config]) -
     assert moving.x.dim() == 4 and moving.teacher_logits is None and moving.teacher is it.teacher
     assert resting.x.dim() == 2 and resting.teacher_logits is not None and resting.teacher is None
     assert it.method.stages(tasks[1])[1].parameters == "head.correction."
+
+
+def test_the_statistics_of_feature_replay_are_of_the_trained_backbone(configure: Callable[..., Config]) -> None:
+    it, tasks = learner(configure("feature-replay", train={"epochs": 1}))
+    it.learn_task(tasks[0])
+    x = it.method.featurise(tasks[0].train)
+    expected = torch.stack([x.x((x.y == label).nonzero().squeeze(1)).sum(0) for label in range(4)])
+    torch.testing.assert_close(it.method.head.generator.total.float(), expected)
+    it.learn_task(tasks[1])
+    torch.testing.assert_close(it.method.head.generator.total[:4].float(), expected)  # as it was
+    assert {"distance", "replay", "classification"} == set(it.terms)

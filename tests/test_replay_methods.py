@@ -205,3 +205,43 @@ def test_tabr_reads_the_labels_and_the_differences_of_its_neighbours(train_learn
     close(method.scores(test, near).detach(), torch.stack(expected).detach(), 1e-3)
     others = replace(near, y=(near.y + 1) % 6)
     assert not torch.allclose(method.scores(test, others), method.scores(test, near))
+
+
+# ---- feature-replay
+
+
+def test_features_are_drawn_with_the_mean_of_their_class_and_the_covariance_that_all_share(train_learner) -> None:
+    it = train_learner("feature-replay", 2)
+    generator = it.method.generator
+    it.method.derive()
+    parts = [task.train for task in it.tasks[:2]]
+    x, y = torch.cat([part.x() for part in parts]).double(), torch.cat([part.y for part in parts])
+    means = torch.stack([x[y == label].mean(0) for label in range(8)])
+    within = (x - means[y]).T @ (x - means[y]) / len(y)
+    close(generator.noise.double() @ generator.noise.double(), within)
+    torch.manual_seed(0)
+    drawn = generator.draw(torch.full((40000,), 5)).double()
+    close(drawn.mean(0), means[5], 0.05)
+    close(drawn.T.cov(), within, 0.05)
+    assert it.kept()["statistics"] == 8 * 17 + 16**2 + 1
+
+
+def test_new_and_drawn_samples_count_by_their_classes(train_learner, monkeypatch) -> None:
+    it = train_learner("feature-replay", 1)
+    task, method = it.tasks[1], it.method
+    drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
+    draw = method.generator.draw
+    monkeypatch.setattr(method.generator, "draw", lambda y: drawn.append((draw(y), y)) or drawn[-1][0])
+    stage, plan = next(stages(it, 1))
+    batch = plan.batch(0)
+    terms = stage.loss(batch, task)
+    (x, y), heads = drawn[0], (method.head.weight, method.head.bias)
+    assert plan.replay is None and len(y) == len(batch.y) and y.max() < 6
+    new, old = (F.cross_entropy(F.linear(4 * v, *heads), label) for v, label in ((batch.x, batch.y), (x, y)))
+    close(terms["classification"].detach(), 2 / 8 * new.detach())
+    close(terms["replay"].detach(), 6 / 8 * old.detach())
+
+
+def test_the_distance_of_features_by_hand() -> None:
+    now, before = torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([[0.0, 0.0], [1.0, 2.0]])
+    assert losses.distance(now, before).item() == (5.0 + 2.0) / 2

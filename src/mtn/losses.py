@@ -92,6 +92,12 @@ def less_forget(x: Tensor, before: Tensor) -> Tensor:
     return 1 - F.cosine_similarity(x, before, dim=1).mean()
 
 
+def distance(x: Tensor, before: Tensor) -> Tensor:
+    """|q - q_before|, mean over B: what holds features while others are drawn (Liu et al. 2020)."""
+    distances: Tensor = torch.linalg.vector_norm(x - before, dim=1)
+    return distances.mean()
+
+
 def pod_spatial(maps: Sequence[Tensor], before: Sequence[Tensor]) -> Tensor:
     """PODNet: distance of the unit vectors of a^2 summed over height and over width, mean over B and stages."""
     apart = [(_profile(now) - _profile(then)).norm(dim=1).mean() for now, then in zip(maps, before, strict=True)]

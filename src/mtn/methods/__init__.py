@@ -11,6 +11,7 @@ from mtn.methods.baselines import ER, KNN, FineTune, GDumb, Joint
 from mtn.methods.bic import BiC
 from mtn.methods.ccil import CCIL, CCILSD
 from mtn.methods.eeil import EEIL
+from mtn.methods.feature_replay import FeatureReplay
 from mtn.methods.fecam import FeCAM
 from mtn.methods.fetril import FeTrIL
 from mtn.methods.gem import AGEM, GEM
@@ -70,6 +71,7 @@ METHODS: dict[str, type[Method]] = {
     "nnn": NNN,
     "query-expansion": QueryExpansion,
     "tabr": TabR,
+    "feature-replay": FeatureReplay,
 }
 
 __all__ = [

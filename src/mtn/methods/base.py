@@ -80,6 +80,7 @@ class Needs:
     backbone: Literal["own", "borrowed", "none"] = "own"  # trained by it, or by method.features, or of no use to it
     feature_distillation: bool = False  # the teacher's features, for `feature_distillation`
     signed_features: bool = False  # features that may be negative: no last ReLU
+    features_at_end: bool = False  # the task's features as they are after training, for `end_task`
     reinitialise: bool = False  # a new backbone for each task
     images: bool = False  # images at all: on vectors it is the method that it inherits from
 

@@ -118,10 +118,16 @@ class Learned(Method):
 
     def end_task(self, task: Task, memory: Memory) -> None:
         vectors = memory.featurised(self.featurise)
+        if self.needs.features_at_end:
+            task = replace(task, train=self.featurise(task.train))
         for part in self.parts.values():
             part.end_task(task, vectors)
         if self.bank is not None:
             self.bank.empty()
+
+    def derive(self) -> None:
+        for part in self.parts.values():
+            part.derive()
 
     def measured(self) -> dict[str, float]:
         return {} if self.bank is None else {"staleness": self.bank.staleness()}
