@@ -1,58 +1,33 @@
 """Features that are learned from images, through the same contract as frozen ones."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from mtn import inference
 from mtn.config import Config
-from mtn.data import load_data
 from mtn.encoders.augment import plain
 from mtn.errors import InputError
 from mtn.experiments.run import run
 from mtn.methods import METHODS, find
 from mtn.methods.learned import REFRESH, FeatureBank, Learned
-from mtn.recipes import parse, with_changes
+from mtn.recipes import with_changes
 from mtn.storage.tensors import load_tensors
-from mtn.stream import Task, split
+from mtn.stream import Task
 from mtn.training import Learner
 from runs import without_timings
+from striped_images import SIDE, learner, move_backbone, striped_configuration, write_stripes
 
-CLASSES, TRAIN, TEST, SIDE = 8, 12, 5, 16
 TRAINABLE = [name for name in METHODS if find(name).needs.backbone != "none"]
-
-
-def move_backbone(method: Learned) -> None:
-    """Add noise to the first layer, so that features change."""
-    weight = method.backbone.conv1.weight
-    with torch.no_grad():
-        weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
-
-
-def stripes(label: int, rng: np.random.Generator) -> np.ndarray:
-    """A class is the angle and the colour of stripes; where they begin is chance."""
-    rows, columns = np.mgrid[:SIDE, :SIDE]
-    angle = np.pi * (label // 2) / 4
-    wave = np.sin(0.9 * (rows * np.cos(angle) + columns * np.sin(angle)) + rng.uniform(0, 2 * np.pi))
-    colour = np.array([1.0, 0.4, 0.1]) if label % 2 else np.array([0.1, 0.4, 1.0])
-    noise = rng.normal(0, 12, (SIDE, SIDE, 3))
-    return (110 + 90 * wave[:, :, None] * colour + noise).clip(0, 255).astype(np.uint8)
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root, rng = tmp_path_factory.mktemp("stripes"), np.random.default_rng(0)
-    for split_name, count in (("train", TRAIN), ("test", TEST)):
-        for label in range(CLASSES):
-            (root / split_name / f"c{label}").mkdir(parents=True)
-            for number in range(count):
-                Image.fromarray(stripes(label, rng)).save(root / split_name / f"c{label}" / f"{number}.png")
-    return root
+    return write_stripes(tmp_path_factory.mktemp("stripes"))
 
 
 @pytest.fixture(scope="session")
@@ -67,26 +42,7 @@ def _cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def configure(folder: Path) -> Callable[..., Config]:
-    """4 + 2 x 2 classes, a network of a few thousand weights."""
-
-    def make(name: str, **sections: Any) -> Config:
-        values: dict[str, Any] = {
-            "stream": {"data": str(folder), "first": 4, "step": 2},
-            "images": {"side": SIDE, "network": "resnet10", "stem": "large", "width": 8, "crop": 0.6, "flip": False},
-            "memory": {"total": 32},
-            "method": {"name": name, "k": 3, "size": "small"},
-            "train": {"epochs": 10, "batch": 16, "replay": 8},
-        }
-        for key, change in sections.items():
-            values[key] = values[key] | change
-        return parse(values, "test")
-
-    return make
-
-
-def learner(config: Config) -> tuple[Learner, list[Task]]:
-    tasks = split(load_data(config), config.stream)
-    return Learner(config, *tasks[0].train.shape), tasks
+    return functools.partial(striped_configuration, folder)
 
 
 def accuracy(it: Learner, task: Task) -> float:
@@ -162,7 +118,8 @@ def test_the_teacher_answers_with_its_own_backbone(configure: Callable[..., Conf
 
 
 RESUMED = [("ssil", 15), ("mtn", 3), ("mtn", 15), ("mtn", 27), ("mtn", 33), ("mtn-unlocked", 15), ("ccil-sd", 15)]
-RESUMED += [("feature-replay", 15)]
+RESUMED += [("adaptation", 15), ("adaptation", 21), ("adaptation", 27), ("der", 15), ("der", 21), ("der", 30)]
+RESUMED += [("feature-replay", 15), ("aanets", 15)]
 
 
 @pytest.mark.parametrize(("name", "stop"), RESUMED)
@@ -293,14 +250,3 @@ def test_a_stage_at_rest_learns_from_vectors(configure: Callable[..., Config]) -
     assert moving.x.dim() == 4 and moving.teacher_logits is None and moving.teacher is it.teacher
     assert resting.x.dim() == 2 and resting.teacher_logits is not None and resting.teacher is None
     assert it.method.stages(tasks[1])[1].parameters == "head.correction."
-
-
-def test_the_statistics_of_feature_replay_are_of_the_trained_backbone(configure: Callable[..., Config]) -> None:
-    it, tasks = learner(configure("feature-replay", train={"epochs": 1}))
-    it.learn_task(tasks[0])
-    x = it.method.featurise(tasks[0].train)
-    expected = torch.stack([x.x((x.y == label).nonzero().squeeze(1)).sum(0) for label in range(4)])
-    torch.testing.assert_close(it.method.head.generator.total.float(), expected)
-    it.learn_task(tasks[1])
-    torch.testing.assert_close(it.method.head.generator.total[:4].float(), expected)  # as it was
-    assert {"distance", "replay", "classification"} == set(it.terms)

@@ -283,6 +283,7 @@ def restore_method(method: Method, tensors: Mapping[str, Tensor]) -> None:
         for name, seen in tensors.items()
         if name.rpartition(".")[2] == "seen"
     }
+    method.make_room(tensors)
     restore_module(method, missing | dict(tensors))
     method.derive()
 

@@ -102,9 +102,14 @@ class ResNet(nn.Module):
         self.depth = len(depths)
         self.apply(_initialise)
 
+    def stem(self, x: Tensor) -> Tensor:
+        """B,3,H,W -> B,C,H,W: what is before the first stage."""
+        out: Tensor = self.pool(torch.relu(self.bn1(self.conv1(x))))
+        return out
+
     def stages(self, x: Tensor) -> list[Tensor]:
         """B,3,H,W -> the map B,C,H,W after each stage."""
-        x = self.pool(torch.relu(self.bn1(self.conv1(x))))
+        x = self.stem(x)
         maps = []
         for stage in range(self.depth):
             x = self.get_submodule(f"layer{stage + 1}")(x)

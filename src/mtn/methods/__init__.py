@@ -4,12 +4,15 @@ from collections.abc import Iterable
 
 from mtn.config import Config
 from mtn.errors import InputError, closest
+from mtn.methods.aanets import AANets
+from mtn.methods.adaptation import Adaptation
 from mtn.methods.anacp import AnaCP
 from mtn.methods.analytic import NCM, SLDA, RanPAC, Ridge
 from mtn.methods.base import Batch, LinearHead, Method, Needs, Stage, class_means
 from mtn.methods.baselines import ER, KNN, FineTune, GDumb, Joint
 from mtn.methods.bic import BiC
 from mtn.methods.ccil import CCIL, CCILSD
+from mtn.methods.der import DER
 from mtn.methods.eeil import EEIL
 from mtn.methods.feature_replay import FeatureReplay
 from mtn.methods.fecam import FeCAM
@@ -72,6 +75,9 @@ METHODS: dict[str, type[Method]] = {
     "query-expansion": QueryExpansion,
     "tabr": TabR,
     "feature-replay": FeatureReplay,
+    "adaptation": Adaptation,
+    "der": DER,
+    "aanets": AANets,
 }
 
 __all__ = [

@@ -1,6 +1,6 @@
 """What a method is to the loop: what it needs, trains, scores and keeps. The loop itself is in mtn.training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -82,6 +82,7 @@ class Needs:
     signed_features: bool = False  # features that may be negative: no last ReLU
     features_at_end: bool = False  # the task's features as they are after training, for `end_task`
     reinitialise: bool = False  # a new backbone for each task
+    grows: Literal["", "networks", "branches"] = ""  # one more backbone a task, or a second branch after the base
     images: bool = False  # images at all: on vectors it is the method that it inherits from
 
 
@@ -162,6 +163,10 @@ class Method(nn.Module):
         """Terms that keep features near those of the model before the task; with frozen features they would be zero."""
         return {}
 
+    def backbone_terms(self, terms: Mapping[str, Tensor], batch: Batch, weights: nn.Parameter) -> dict[str, Tensor]:
+        """Terms for the weights that mix two branches, given those for all others and the step's features."""
+        return {}
+
     def featurise(self, samples: Samples) -> Samples:
         """Samples as the vectors that `scores` takes."""
         return samples
@@ -182,6 +187,9 @@ class Method(nn.Module):
 
     def refresh(self, memory: Memory) -> None:
         """Follow exemplars that were removed or relabelled between two tasks."""
+
+    def make_room(self, names: Iterable[str]) -> None:
+        """Have every module that tensors with these names belong to, before they are put into it."""
 
     def derive(self) -> None:
         """Compute what follows from parameters and statistics, such as a closed-form solution.

@@ -5,6 +5,7 @@ its own of the same images, and hands both to the class. In a stage with a froze
 and the batches are vectors (mtn.batches).
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +18,8 @@ from mtn.config import Config
 from mtn.encoders import backbone
 from mtn.encoders.augment import augment, plain
 from mtn.encoders.backbone import Features
+from mtn.encoders.branches import Branches
+from mtn.encoders.resnet import ResNet
 from mtn.memory import Featurise, Memory
 from mtn.methods.base import Batch, Loss, Method, Stage
 from mtn.neighbours import Neighbours, Retrieval, top_k
@@ -36,7 +39,7 @@ class Learned(Method):
     def __init__(self, head: type[Method], guide: type[Method] | None, config: Config) -> None:
         network = backbone.make_backbone(config.images, (guide or head).needs.signed_features)
         super().__init__(network.dimension, config)
-        self.backbone = network
+        self.backbone = backbone.GROWING[head.needs.grows](network) if head.needs.grows else network
         self.guide = None if guide is None else guide(self.dimension, _own_loss(config))
         self.head = head(self.dimension, config)
         self.bank = FeatureBank(self.dimension) if self.head.needs.neighbours and guide is None else None
@@ -52,9 +55,17 @@ class Learned(Method):
         super().begin_task(task)
         if self.needs.reinitialise:
             self.backbone = backbone.make_backbone(self.config.images, self.needs.signed_features).to(self.seen.device)
+        if not isinstance(self.backbone, ResNet) and task.old and task.new:
+            self.backbone.expand()
         vectors = replace(task, train=self.featurise(task.train))
         for part in self.parts.values():
             part.begin_task(vectors)
+
+    def make_room(self, names: Iterable[str]) -> None:
+        places = [name.split(".")[2] for name in names if name.startswith("backbone.networks.")]
+        for _ in range(len(set(places)) - 1):
+            assert isinstance(self.backbone, backbone.Backbones)
+            self.backbone.expand()
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         """Those of the parts, named part.stage; their losses get features of augmented images."""
@@ -82,7 +93,11 @@ class Learned(Method):
             before, teacher_logits = batch.teacher.teach(name, images, batch)
         vectors = replace(batch, x=now.x, neighbours=self.nearest(now.x, batch), teacher_logits=teacher_logits)
         terms = loss(vectors, task)
-        return terms if before is None else terms | self.parts[name].feature_distillation(now, before, task)
+        if before is not None:
+            terms |= self.parts[name].feature_distillation(now, before, task)
+        if isinstance(self.backbone, Branches) and self.backbone.split:
+            terms |= self.parts[name].backbone_terms(terms, vectors, self.backbone.mixing)
+        return terms
 
     @torch.no_grad()
     def teach(self, name: str, images: Tensor, batch: Batch) -> tuple[Features, Tensor]:
@@ -106,7 +121,7 @@ class Learned(Method):
         """Images -> features of the backbone as it is now, without augmentation; vectors are features already."""
         if len(samples.shape) == 1:
             return samples
-        training, x = self.backbone.training, torch.empty(len(samples), self.dimension)
+        training, x = self.backbone.training, torch.empty(len(samples), self.backbone.dimension)
         self.backbone.eval()
         for rows in samples.chunks(CHUNK):
             x[rows] = self.features(plain(samples.x(rows).to(self.seen.device))).x.cpu()

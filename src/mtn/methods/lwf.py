@@ -21,9 +21,13 @@ class LwF(LinearHead):
         return (Stage(self.loss, replay="nothing"),)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        z = batch.rowwise(self.scores)
-        terms = {"classification": losses.separated_softmax(z, batch.y, task.old)}
-        if batch.teacher_logits is not None:
-            spans, temperature = [slice(0, task.old)], self.config.train.temperature
-            terms["distillation"] = losses.taskwise_distillation(z, batch.teacher_logits, spans, temperature)
-        return terms
+        return lwf_terms(batch.rowwise(self.scores), batch, task, self.config.train.temperature)
+
+
+def lwf_terms(z: Tensor, batch: Batch, task: Task, temperature: float) -> dict[str, Tensor]:
+    """Softmax among the new classes, and distillation of all old ones together."""
+    terms = {"classification": losses.separated_softmax(z, batch.y, task.old)}
+    if batch.teacher_logits is not None:
+        spans = [slice(0, task.old)]
+        terms["distillation"] = losses.taskwise_distillation(z, batch.teacher_logits, spans, temperature)
+    return terms
