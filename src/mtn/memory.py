@@ -86,9 +86,14 @@ class Memory:
         priority = torch.cat([self.priority, self._prioritise(samples, quota, generator, featurise)])
         self.arrived += len(samples)
         kept = self._select(y, priority, quota)
-        chosen = samples.select(kept[kept >= len(self)] - len(self))
-        store = self.store.add(chosen.id, chosen.y, chosen.x, keep=kept[kept < len(self)])
-        self._set(store, priority[kept])
+        old, new = kept[kept < len(self)], kept[kept >= len(self)]
+        new = new[_order_by_class(y[new], priority[new])]
+        chosen = samples.select(new - len(self))
+        store, priority = self.store.add(chosen.id, chosen.y, chosen.x, keep=old), priority[torch.cat([old, new])]
+        if (store.y.diff() < 0).any() or torch.isin(chosen.y, y[old]).any():
+            self._set(store, priority)
+        else:  # all classes are new: rows are in order, and millions are not copied once more
+            self.store, self.priority = store, priority
 
     def remove(self, rows: Tensor) -> None:
         """Drop the exemplars at `rows` (a mask); the next task fills what becomes free."""

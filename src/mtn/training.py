@@ -14,7 +14,7 @@ from mtn.batches import StageBatches, prepare
 from mtn.config import Config, Train
 from mtn.errors import InputError
 from mtn.memory import Memory
-from mtn.methods import Method, Stage, find, make
+from mtn.methods import Judged, Method, Stage, find, make
 from mtn.runtime import distributed, rng
 from mtn.runtime.device import find_device
 from mtn.runtime.progress import Progress, silent
@@ -126,6 +126,7 @@ class Learner:
         self.terms: dict[str, Tensor] = {}  # of the loss, at the latest step
         self.limit_threads = False  # small steps take one thread; a run does not, as rounding depends on it
         self.effort = Effort()
+        self.judged: Judged | None = None  # exemplars that the latest task's training has not seen, and their scores
 
     def learn_task(self, task: Task, progress: Progress = silent, pause: Callable[[], None] = lambda: None) -> None:
         """Learn what is left of the task, which may bring new classes, more samples of known ones, or both.
@@ -143,7 +144,7 @@ class Learner:
                 batches = self.prepare(task, stages[index], progress)
             self.train(task, stages[index], batches, progress, pause)
         with self.effort.clock("training"):
-            self.method.end_task(task, self.memory)
+            self.judged = self.method.end_task(task, self.memory)
         if self.method.needs.memory == "everything":
             self.past.append(task.train)
         self.stage, self.teacher = 0, None

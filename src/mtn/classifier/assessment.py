@@ -36,11 +36,15 @@ def assess(state: ClassifierState, task: Task, false_alarms: float) -> tuple[Cla
     if not len(known):
         return state, dict.fromkeys(ESTIMATES)
     unseen = torch.zeros(len(known), dtype=torch.bool) if learner.past else learner.method.held_out(task, state.memory)
-    held = _assessed(state, known.select(unseen) if unseen.any() else known, len(state.names))
-    z = _left_out_scores(state, held)
-    state = _with_threshold(_with_temperature(state, held, z), known, false_alarms)
+    if learner.judged is None:
+        held = _assessed(state, known.select(unseen) if unseen.any() else known, len(state.names))
+        z = _left_out_scores(state, held)
+    else:
+        held, z = learner.judged.samples, learner.judged.scores.cpu()
+    z[:, state.forgotten] = -torch.inf
+    state, near = _with_threshold(_with_temperature(state, held, z), known, false_alarms)
     trained_on = bool(learner.method.stages(task)) and not unseen.any()
-    return state, dict.fromkeys(ESTIMATES) if trained_on else _estimated_accuracy(state, task, held, z)
+    return state, dict.fromkeys(ESTIMATES) if trained_on else _estimated_accuracy(state, task, held, z, near)
 
 
 def _with_temperature(state: ClassifierState, held: Samples, z: Tensor) -> ClassifierState:
@@ -53,36 +57,46 @@ def _with_temperature(state: ClassifierState, held: Samples, z: Tensor) -> Class
     return state.with_facts(temperature=calibration.temperature(z[:, present], position[held.y]))
 
 
-def _with_threshold(state: ClassifierState, known: Samples, false_alarms: float) -> ClassifierState:
-    """On samples of all classes, as many of each as can be, that each leave themselves out."""
+def _with_threshold(
+    state: ClassifierState, known: Samples, false_alarms: float
+) -> tuple[ClassifierState, tuple[Tensor, Tensor]]:
+    """On samples of all classes, as many of each as can be, that each leave themselves out.
+
+    Returns their classes too, and the classes whose Gaussians are nearest to them.
+    """
     known = _of_each_class(state, _with_others(state, known))
     if not len(known):
-        return state
+        return state, (known.y, known.y)
     signs, near = queries.novelty_signs(state, known, queries.neighbours(state, known, wanted=True), left_out=True)
     offsets, own = calibration.class_offsets(signs[:, 1], known.y, len(state.names))
     signs[:, 1] -= own.where(near == known.y, offsets[near])
     usual = calibration.usual(signs)
     novelty = calibration.novelty(signs, usual, calibration.SIGN_WEIGHTS)
     threshold = calibration.threshold(novelty.numpy(), false_alarms)
-    return state.with_facts(usual=usual, class_distance=offsets, threshold=threshold)
+    return state.with_facts(usual=usual, class_distance=offsets, threshold=threshold), (known.y, near)
 
 
-def _estimated_accuracy(state: ClassifierState, task: Task, held: Samples, z: Tensor) -> dict[str, float | None]:
+def _estimated_accuracy(
+    state: ClassifierState, task: Task, held: Samples, z: Tensor, nearest: tuple[Tensor, Tensor]
+) -> dict[str, float | None]:
     """The accuracy to expect over all classes and over the new ones, each class counting the same.
 
-    That of the nearest Gaussian is known of every exemplar, which leaves itself out. By how much the method's differs
-    is known of exemplars that were not trained on (`held`, with their scores), and taken with a prior of no difference.
+    That of the nearest Gaussian is known of every exemplar, which leaves itself out; `nearest` are classes of some and
+    the classes whose Gaussians are nearest. By how much the method's differs is known of exemplars that were not
+    trained on (`held`, with their scores), and taken with a prior of no difference.
     """
-    method, exemplars = state.learner.method, state.memory.samples()
+    method = state.learner.method
     others = queries.gaussians(state).counts[held.y] > 1
     if not others.any():
         return dict.fromkeys(ESTIMATES)
     right = (z.argmax(1) == held.y)[others].double()
-    difference = float((right - _nearest_is_own(state, held.select(others))).sum()) / (len(right) + PRIOR_SAMPLES)
-    taught = exemplars if method.class_sums() is None else task.train  # what the Gaussians of new classes are of
-    old, new = exemplars.select(exemplars.y < task.old), taught.select(taught.y >= task.old)
-    shares = [_class_shares(state, _with_others(state, samples)) for samples in (old, new)]
-    found = [torch.cat(shares), shares[1]]
+    own = (_nearest(state, held.select(others)) == held.y[others]).double()
+    difference = float((right - own).sum()) / (len(right) + PRIOR_SAMPLES)
+    y, near = nearest
+    taught = state.memory.samples() if method.class_sums() is None else task.train  # Gaussians of new classes are of it
+    new = _of_each_class(state, _with_others(state, taught.select(taught.y >= task.old)))
+    old, of_new = y < task.old, _class_shares(new.y, _nearest(state, new))
+    found = [torch.cat([_class_shares(y[old], near[old]), of_new]), of_new]
     values = [min(max(float(part.mean()) + difference, 0.0), 1.0) if len(part) else None for part in found]
     return dict(zip(ESTIMATES, values, strict=True))
 
@@ -92,19 +106,16 @@ def _with_others(state: ClassifierState, samples: Samples) -> Samples:
     return samples.select(queries.gaussians(state).counts[samples.y] > 1)
 
 
-def _class_shares(state: ClassifierState, samples: Samples) -> Tensor:
-    """Of each class that there are samples of, the share whose nearest Gaussian is its own."""
-    if not len(samples):
-        return torch.zeros(0, dtype=torch.float64)
-    samples = _of_each_class(state, samples)
-    right, counts = _nearest_is_own(state, samples), torch.bincount(samples.y)
-    shares = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, samples.y, right) / counts.clamp(min=1)
-    return shares[counts > 0]
+def _class_shares(y: Tensor, near: Tensor) -> Tensor:
+    """Of each class that there are samples of, y (N), the share whose nearest Gaussian (N) is its own."""
+    counts = torch.bincount(y)
+    right = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, y, (near == y).double())
+    return (right / counts.clamp(min=1))[counts > 0]
 
 
-def _nearest_is_own(state: ClassifierState, samples: Samples) -> Tensor:
-    _, near = queries.novelty_signs(state, samples, None, left_out=True)
-    return (near == samples.y).double()
+def _nearest(state: ClassifierState, samples: Samples) -> Tensor:
+    """N: the class whose Gaussian is nearest to each sample, which leaves itself out."""
+    return queries.novelty_signs(state, samples, None, left_out=True)[1] if len(samples) else samples.y
 
 
 @torch.no_grad()
@@ -119,9 +130,7 @@ def _left_out_scores(state: ClassifierState, samples: Samples) -> Tensor:
         )
         for rows in samples.chunks()
     ]
-    z = torch.cat([chunk.cpu() for chunk in chunks])
-    z[:, state.forgotten] = -torch.inf
-    return z
+    return torch.cat([chunk.cpu() for chunk in chunks])
 
 
 def _of_each_class(state: ClassifierState, samples: Samples) -> Samples:

@@ -63,12 +63,14 @@ class ClassifierState:
     derived: list[Gaussians] = field(init=False, repr=False, default_factory=list)  # a cache of `queries.gaussians`
     columns: Tensor = field(init=False, repr=False)  # C: class indices sorted by label, without forgotten classes
     forgotten: list[int] = field(init=False, repr=False)  # class indices
+    _labels: np.ndarray = field(init=False, repr=False)  # C: of `columns`
 
     def __post_init__(self) -> None:
         """Computed here, not when first used: an attribute added later could meet a copy that is being made."""
         present = [(name, index) for index, name in enumerate(self.names) if name is not None]
         columns = torch.tensor([index for _, index in sorted(present)], dtype=torch.long)
         object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "_labels", np.array([self.names[index] for index in columns.tolist()]))
         object.__setattr__(self, "forgotten", [index for index, name in enumerate(self.names) if name is None])
 
     @property
@@ -88,7 +90,7 @@ class ClassifierState:
 
     def classes(self) -> np.ndarray:
         """C sorted labels."""
-        return np.array([self.names[index] for index in self.columns.tolist()])
+        return self._labels.copy()
 
     def ids(self) -> list[Id]:
         """M ids of the exemplars: the caller's, or running numbers."""

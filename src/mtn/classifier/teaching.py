@@ -119,6 +119,7 @@ def learn(
         if not polish:
             return _unpolished(taught, task, known)
         taught, estimated = assessment.assess(taught, task, false_alarms)
+        learner.judged = None
     _warn_of_k(learner)
     entry = {"samples": len(X), "new_classes": task.new, "classes": known + task.new, "accuracy_before": accuracy}
     return taught.with_facts(history=(*state.history, entry | estimated))

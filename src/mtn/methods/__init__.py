@@ -8,7 +8,7 @@ from mtn.methods.aanets import AANets
 from mtn.methods.adaptation import Adaptation
 from mtn.methods.anacp import AnaCP
 from mtn.methods.analytic import NCM, SLDA, RanPAC, Ridge
-from mtn.methods.base import Batch, LinearHead, Method, Needs, Stage, class_means
+from mtn.methods.base import Batch, Judged, LinearHead, Method, Needs, Stage, class_means
 from mtn.methods.baselines import ER, KNN, FineTune, GDumb, Joint
 from mtn.methods.bic import BiC
 from mtn.methods.ccil import CCIL, CCILSD
@@ -83,6 +83,7 @@ METHODS: dict[str, type[Method]] = {
 __all__ = [
     "METHODS",
     "Batch",
+    "Judged",
     "LinearHead",
     "Method",
     "Needs",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +46,13 @@ class Batch:
         with torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
             computed = function(self.x[own], neighbours)
         return distributed.gather_rows(computed.float(), rows)
+
+
+class Judged(NamedTuple):
+    """Exemplars that were held out of training, and their scores (N,C), each without its share in the statistics."""
+
+    samples: Samples
+    scores: Tensor
 
 
 Loss = Callable[[Batch, Task], dict[str, Tensor]]
@@ -182,8 +189,9 @@ class Method(nn.Module):
         self.end_task(task, memory)
         return True
 
-    def end_task(self, task: Task, memory: Memory) -> None:
-        """What is fitted after training, in closed form."""
+    def end_task(self, task: Task, memory: Memory) -> Judged | None:
+        """What is fitted after training, in closed form. Returns what it was fitted on, to be calibrated on too."""
+        return None
 
     def refresh(self, memory: Memory) -> None:
         """Follow exemplars that were removed or relabelled between two tasks."""

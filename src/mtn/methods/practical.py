@@ -24,11 +24,12 @@ from mtn import losses
 from mtn.config import Config
 from mtn.evidence import DISCRIMINANT, PROTOTYPE, QUERY
 from mtn.memory import Memory
-from mtn.methods.base import Batch, Method, Needs, class_means, unit_rows
+from mtn.methods.base import Batch, Judged, Method, Needs, class_means, unit_rows
 from mtn.methods.gaussian import GaussianMoments, left_out_products
 from mtn.methods.mixture import fit_weights
 from mtn.methods.mtn import MTN, TransformerOptions
 from mtn.neighbours import Neighbours, capped, nearest
+from mtn.samples import Samples
 from mtn.stream import Task
 
 DRAWN = 64
@@ -40,12 +41,18 @@ HELD_OUT = (9, 4, 1)
 ENOUGH."""
 ENOUGH = 100
 """Held-out exemplars to fit the weights of the parts on."""
-MOST_HELD_OUT = 1000
-"""The same, at the most."""
+MOST_HELD_OUT, MOST_COMPARED = 1000, 500_000
+"""The same, at the most; and times classes, as long as there are ENOUGH."""
 TRAINED = (0.9, 0.1)
 """What prototypes and network are believed to have of the share that the discriminant leaves them."""
 PRECISION = 50.0
 """One over the variance of what is believed of shares."""
+
+
+def cosines(x: Tensor, frozen: Tensor, moving: Tensor, taught: Tensor) -> Tensor:
+    """B,C: of unit vectors x (B,D) with rows of length 1, those of taught classes (C) `moving`, the others `frozen`."""
+    trained = x @ moving.T
+    return trained if taught.all() else (x @ frozen.T).index_copy(1, taught.nonzero().squeeze(1), trained)
 
 
 class QueryNetwork(MTN):
@@ -72,9 +79,8 @@ class QueryNetwork(MTN):
         """s cos(q, r_c): B,C."""
         if not self.training:  # rows are of length 1
             return self.log_scale.exp() * x @ self.raw.T
-        taught = self.taught.nonzero().squeeze(1)
-        cosines = (x @ self.raw.detach().T).index_copy(1, taught, x @ unit_rows(self.raw[taught]).T)
-        return self.log_scale.exp() * cosines
+        moving = unit_rows(self.raw[self.taught])
+        return self.log_scale.exp() * cosines(x, self.raw.detach(), moving, self.taught)
 
     def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
         return {QUERY: self.query_scores(x)} | super().shares(x, neighbours)
@@ -172,9 +178,8 @@ class Practical(Method):
             x, y = torch.cat([x, self.moments.draw(drawn)]), torch.cat([y, drawn])
             evenly = torch.zeros_like(frequency).index_fill_(0, others, DRAWN / len(others))
             frequency = (len(batch.y) * frequency + evenly) / len(y)
-        unit, taught = F.normalize(x, dim=1), self.taught.nonzero().squeeze(1)
-        cosines = (unit @ self.prototype_directions.T).index_copy(1, taught, unit @ moving.T)
-        return losses.balanced_cross_entropy(self.log_scale.exp() * cosines, y, frequency)
+        z = self.log_scale.exp() * cosines(F.normalize(x, dim=1), self.prototype_directions, moving, self.taught)
+        return losses.balanced_cross_entropy(z, y, frequency)
 
     def pull(self, moving: Tensor) -> Tensor:
         """The mean of (PULL / n_c)^2 |u(w_c) - u(mu_c)|^2 over the task's classes, u: unit vectors, whitened."""
@@ -242,28 +247,33 @@ class Practical(Method):
         return True
 
     @torch.no_grad()
-    def end_task(self, task: Task, memory: Memory) -> None:
+    def end_task(self, task: Task, memory: Memory) -> Judged | None:
         self.network.end_task(task, memory)
         self.derive_directions()
         scale, share = self.moments.choose_shrinkage(memory.samples()) or (0.0, 0.0)
         scales = torch.tensor([1.0, 1.0, scale])
         shares = torch.tensor([*((1 - share) * part for part in TRAINED), share])
-        held = self.held_out(task, memory)
-        weights = self.fitted_weights(memory, held, scales, shares) if held.any() else scales * shares
-        self.weights = weights.to(self.weights)
+        held = self.held_out(task, memory).nonzero().squeeze(1)
+        if not len(held):
+            self.weights = (scales * shares).to(self.weights)
+            return None
+        most = max(ENOUGH, min(MOST_HELD_OUT, MOST_COMPARED // task.seen))
+        samples = memory.samples().select(held[:: -(-len(held) // most)])
+        parts, there = self.parts_left_out(samples, memory), self.moments.count > 0
+        labels = (there.cumsum(0) - 1)[samples.y.to(parts.device)]
+        # around what is believed of the parts
+        self.weights = fit_weights(parts[:, :, there], labels, scales, shares, PRECISION).to(self.weights)
+        return Judged(samples, self.weighted(parts))
 
-    def fitted_weights(self, memory: Memory, held: Tensor, scales: Tensor, shares: Tensor) -> Tensor:
-        """3: by what the parts say of the exemplars that were held out (M), around what is believed of them (3, 3)."""
-        samples = memory.samples().select(held.nonzero().squeeze(1)[:: -(-int(held.sum()) // MOST_HELD_OUT)])
-        others, device = memory.part(~held), self.weights.device
-        neighbours = nearest(samples, others, capped(self.options.k, others), device)
+    def parts_left_out(self, samples: Samples, memory: Memory) -> Tensor:
+        """3,N,C: what the parts say of exemplars that were held out, which are retrieved as for any query."""
+        device = self.weights.device
+        neighbours = nearest(samples, memory, capped(self.options.k, memory), device)
         parts = [
             self.left_out_parts(samples.x(rows).to(device), samples.y[rows].to(device), neighbours[rows])
             for rows in samples.chunks()
         ]
-        there = self.moments.count > 0
-        labels = (there.cumsum(0) - 1)[samples.y.to(device)]
-        return fit_weights(torch.cat(parts, dim=1)[:, :, there], labels, scales, shares, PRECISION)
+        return torch.cat(parts, dim=1)
 
     def evidence(self, x: Tensor, neighbours: Neighbours) -> tuple[Tensor, Tensor] | None:
         return self.network.evidence(x, neighbours)
