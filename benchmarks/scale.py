@@ -23,7 +23,7 @@ from mtn.memory import Memory
 from mtn.neighbours import Retrieval, nearest
 from mtn.recipes import with_changes
 from mtn.samples import Samples
-from mtn.search import in_process_store, inverted_file
+from mtn.search import bit_codes, in_process_store
 
 D, EACH, K = 512, 20, 10
 SIZES = (2_000, 20_000, 200_000, 1_000_000, 4_062_000)
@@ -91,7 +91,7 @@ def recall(found: Retrieval, exact: Retrieval) -> float:
 
 
 def sizes(most: int) -> None:
-    inverted_file.MINIMUM = 1
+    bit_codes.MINIMUM = 1
     for size in (size for size in SIZES if size <= most):
         clusters, peak = Clusters(size // EACH), Peak()
         x = np.empty((size, D), np.float16)
@@ -118,7 +118,7 @@ def sizes(most: int) -> None:
 
 
 def recall_on(data: str) -> None:
-    inverted_file.MINIMUM = 1
+    bit_codes.MINIMUM = 1
     loaded = load_vectors(data)
     peak, x = Peak(), loaded.train.x().numpy().astype(np.float16)
     queries = loaded.test.select(np.linspace(0, len(loaded.test) - 1, min(len(loaded.test), 2000)).astype(int))

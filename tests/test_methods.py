@@ -17,7 +17,7 @@ from mtn.protocols import STREAMS
 from mtn.recipes import with_changes
 from mtn.runtime.progress import silent
 from mtn.samples import Data, Samples
-from mtn.search import inverted_file
+from mtn.search import bit_codes
 from mtn.stream import Task, split
 from mtn.training import Learner
 
@@ -261,7 +261,7 @@ def test_every_method_learns_with_every_memory(
 ) -> None:
     """Two tasks, in a run that is saved: scores are finite, better than chance, and of all seen classes."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(inverted_file, "MINIMUM", 8)  # so that a small memory is searched by the index
+    monkeypatch.setattr(bit_codes, "MINIMUM", 8)  # so that a small memory is searched by the index
     sections = {"memory": {"total": 120} | MEMORIES[memory], "stream": {"first": 6, "step": 6}}
     config = configure(method={"name": name}, train={"epochs": 2, "min_steps": 20}, **sections)
     it, tasks, whole = learner(config, tmp_path)

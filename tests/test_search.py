@@ -17,14 +17,14 @@ from mtn.errors import InputError, UnavailableError
 from mtn.memory import Memory
 from mtn.samples import Samples
 from mtn.search import (
+    BitCodeStore,
     InProcessStore,
-    InvertedFileStore,
     Location,
     MilvusStore,
     VectorStore,
+    bit_codes,
     collection,
     drop_collection,
-    inverted_file,
     make_store,
     new_location,
 )
@@ -46,19 +46,19 @@ QUERIES = unit_vectors(20, 2)
 Make = Callable[..., VectorStore]
 
 
-@pytest.fixture(params=["in process", "inverted file", "milvus"])
+@pytest.fixture(params=["in process", "bit codes", "milvus"])
 def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """An empty store of each kind; those in Milvus are in a local file."""
-    if request.param == "inverted file":
+    if request.param == "bit codes":
         pytest.importorskip("faiss", reason="pip install '.[ann]'")
-        monkeypatch.setattr(inverted_file, "MINIMUM", 1)
-        monkeypatch.setattr(inverted_file, "CANDIDATES", N)  # every vector is a candidate: the search is exact
+        monkeypatch.setattr(bit_codes, "MINIMUM", 1)
+        monkeypatch.setattr(bit_codes, "CANDIDATES", N)  # every vector is a candidate: the search is exact
     if request.param == "milvus":
         for package in ("pymilvus", "milvus_lite"):
             pytest.importorskip(package, reason="pip install '.[milvus]'")
     options = {
         "in process": {},
-        "inverted file": {"search": "approximate"},
+        "bit codes": {"search": "approximate"},
         "milvus": {"store": "milvus", "uri": str(tmp_path / "m.db")},
     }[request.param]
     return lambda **more: make_store(Budget(total=N, **options, **more), (D,))
@@ -241,7 +241,7 @@ def test_a_state_of_another_kind_of_store_is_refused() -> None:
 def test_the_configuration_chooses_the_store(tmp_path: Path) -> None:
     here = make_store(Budget(total=1), (D,))
     assert type(here) is InProcessStore and here.location is None
-    assert type(make_store(Budget(total=1, search="approximate"), (D,))) is InvertedFileStore
+    assert type(make_store(Budget(total=1, search="approximate"), (D,))) is BitCodeStore
     images = make_store(Budget(total=1, precision="float16"), (8, 8, 3))
     assert images.shape == (0, 8, 8, 3) and images.state()["x"].dtype == torch.uint8
     budget = Budget(total=1, store="milvus", uri=str(tmp_path / "m.db"))

@@ -15,7 +15,7 @@ import torch
 
 from cluster_data import ARRAYS, LABELS, TRAIN
 from mtn import MTNClassifier
-from mtn.search import inverted_file
+from mtn.search import bit_codes
 
 QUICK = {"method.size": "small", "train.epochs": 1, "train.min_steps": 2}
 X, Y = TRAIN, LABELS
@@ -96,7 +96,7 @@ def test_an_answer_is_that_of_a_whole_state_whatever_is_taught_meanwhile(method:
 
 def test_the_index_of_a_large_memory_is_not_shared_by_two_states(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
-    monkeypatch.setattr(inverted_file, "MINIMUM", 40)
+    monkeypatch.setattr(bit_codes, "MINIMUM", 40)
     asked_while_taught(teach(classifier("knn", **{"memory.search": "approximate"}), *NAMES[:4]))
 
 
@@ -133,7 +133,7 @@ def test_the_first_questions_may_come_at_once(method: str, tmp_path: Path, monke
     name, _, search = method.partition(" ")
     if search:
         pytest.importorskip("faiss")
-        monkeypatch.setattr(inverted_file, "MINIMUM", 40)
+        monkeypatch.setattr(bit_codes, "MINIMUM", 40)
     it = teach(classifier(name, **{"memory.search": search or "exact"}), *NAMES)
     it.save(tmp_path)
     expected = it.predict_proba(TEST)

@@ -253,22 +253,22 @@ class Practical(Method):
         scale, share = self.moments.choose_shrinkage(memory.samples()) or (0.0, 0.0)
         scales = torch.tensor([1.0, 1.0, scale])
         shares = torch.tensor([*((1 - share) * part for part in TRAINED), share])
-        held = self.held_out(task, memory).nonzero().squeeze(1)
-        if not len(held):
+        held = self.held_out(task, memory)
+        if not held.any():
             self.weights = (scales * shares).to(self.weights)
             return None
         most = max(ENOUGH, min(MOST_HELD_OUT, MOST_COMPARED // task.seen))
-        samples = memory.samples().select(held[:: -(-len(held) // most)])
-        parts, there = self.parts_left_out(samples, memory), self.moments.count > 0
+        samples = memory.samples().select(held.nonzero().squeeze(1)[:: -(-int(held.sum()) // most)])
+        parts, there = self.parts_left_out(samples, memory.part(~held)), self.moments.count > 0
         labels = (there.cumsum(0) - 1)[samples.y.to(parts.device)]
         # around what is believed of the parts
         self.weights = fit_weights(parts[:, :, there], labels, scales, shares, PRECISION).to(self.weights)
         return Judged(samples, self.weighted(parts))
 
-    def parts_left_out(self, samples: Samples, memory: Memory) -> Tensor:
-        """3,N,C: what the parts say of exemplars that were held out, which are retrieved as for any query."""
+    def parts_left_out(self, samples: Samples, others: Memory) -> Tensor:
+        """3,N,C: what the parts say of exemplars that were held out, given the others."""
         device = self.weights.device
-        neighbours = nearest(samples, memory, capped(self.options.k, memory), device)
+        neighbours = nearest(samples, others, capped(self.options.k, others), device)
         parts = [
             self.left_out_parts(samples.x(rows).to(device), samples.y[rows].to(device), neighbours[rows])
             for rows in samples.chunks()

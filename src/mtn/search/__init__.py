@@ -4,17 +4,17 @@ import torch
 from torch import Tensor
 
 from mtn.config import Budget
+from mtn.search.bit_codes import BitCodeStore
 from mtn.search.collection import new_location
 from mtn.search.in_process import InProcessStore
-from mtn.search.inverted_file import InvertedFileStore
 from mtn.search.milvus import MilvusStore, drop_collection
 from mtn.search.neighbour_lists import NeighbourLists
 from mtn.search.permission import normalise_uri, permitted_uri
 from mtn.search.store import Location, VectorStore
 
 __all__ = [
+    "BitCodeStore",
     "InProcessStore",
-    "InvertedFileStore",
     "Location",
     "MilvusStore",
     "NeighbourLists",
@@ -44,4 +44,4 @@ def make_store(budget: Budget, shape: tuple[int, ...], location: Location | None
 
 def in_process_store(budget: Budget, ids: Tensor, y: Tensor, x: Tensor) -> InProcessStore:
     """A store of these vectors, searched as the configuration wants it."""
-    return (InvertedFileStore if budget.search == "approximate" else InProcessStore)(ids, y, x)
+    return (BitCodeStore if budget.search == "approximate" else InProcessStore)(ids, y, x)

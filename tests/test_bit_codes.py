@@ -1,4 +1,4 @@
-"""Memories too large to look at each exemplar: blocks, half the bytes, and an index that finds candidates."""
+"""Memories too large to compare each exemplar: blocks, half the bytes, and codes in bits that find candidates."""
 
 import sys
 
@@ -14,7 +14,7 @@ from mtn.errors import InputError
 from mtn.memory import Memory
 from mtn.neighbours import nearest, nearest_within
 from mtn.samples import Samples
-from mtn.search import InvertedFileStore, in_process, inverted_file
+from mtn.search import BitCodeStore, bit_codes, in_process
 
 D, EACH = 32, 20
 
@@ -37,9 +37,9 @@ def filled(x: Tensor, **budget: object) -> Memory:
     return memory
 
 
-def index_of(memory: Memory) -> inverted_file.InvertedFile:
-    assert isinstance(memory.store, InvertedFileStore) and memory.store.index is not None
-    return memory.store.index
+def codes_of(memory: Memory) -> bit_codes.BitCodes:
+    assert isinstance(memory.store, BitCodeStore) and memory.store.codes is not None
+    return memory.store.codes
 
 
 def queries(x: Tensor) -> Samples:
@@ -53,11 +53,11 @@ def recall(found: neighbours.Retrieval, exact: neighbours.Retrieval) -> float:
 
 
 @pytest.fixture
-def small_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An inverted file for memories of any size."""
+def small_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes for memories of any size, and fewer candidates than there are exemplars."""
     pytest.importorskip("faiss", reason="pip install '.[ann]'")
-    monkeypatch.setattr(inverted_file, "MINIMUM", 1)
-    monkeypatch.setattr(inverted_file, "PROBES", 16)
+    monkeypatch.setattr(bit_codes, "MINIMUM", 1)
+    monkeypatch.setattr(bit_codes, "CANDIDATES", 8)
 
 
 @pytest.mark.parametrize("block", [7, 64, 400])
@@ -80,7 +80,26 @@ def test_half_the_bytes_hold_the_same_neighbours_up_to_the_third_digit() -> None
     assert half.samples().x().norm(dim=1).sub(1).abs().max() < 1e-5
 
 
-def test_an_index_finds_nearly_all_of_the_nearest_with_their_exact_cosines(small_index: None) -> None:
+def test_codes_are_the_signs_of_projections() -> None:
+    x = clusters(4)
+    codes = bit_codes.BitCodes.of(x)
+    bits = np.unpackbits(codes.code.numpy(), axis=1, bitorder="little")
+    across = bit_codes.directions(D)
+    assert (bits == ((x - x.mean(0)) @ across > 0).numpy()).all()
+    torch.testing.assert_close(across @ across.T, torch.eye(D))  # rows at right angles, as there are more bits than D
+    wide = bit_codes.directions(600)
+    torch.testing.assert_close(wide.T @ wide, torch.eye(bit_codes.BITS), atol=1e-5, rtol=0)
+
+
+def test_bits_differ_by_the_angle() -> None:
+    x = F.normalize(torch.randn(60, 300, generator=torch.Generator().manual_seed(1)), dim=1)
+    signs = x @ bit_codes.directions(300) > 0
+    differ = (signs[:, None] != signs).float().mean(2)
+    angle = (x @ x.T).clamp(-1, 1).acos() / torch.pi
+    assert (differ - angle).abs().max() < 0.1
+
+
+def test_codes_find_nearly_all_of_the_nearest_with_their_exact_cosines(small_codes: None) -> None:
     x = clusters(300)
     exact = nearest(queries(x[::11]), filled(x), 10)
     found = nearest(queries(x[::11]), filled(x, search="approximate"), 10)
@@ -90,7 +109,7 @@ def test_an_index_finds_nearly_all_of_the_nearest_with_their_exact_cosines(small
     torch.testing.assert_close(found.similarity[same], exact.similarity[same])
 
 
-def test_an_index_looks_only_among_the_first_and_never_finds_the_query(small_index: None) -> None:
+def test_a_search_by_codes_looks_only_among_the_first_and_never_finds_the_query(small_codes: None) -> None:
     x = clusters(100)
     memory = filled(x, search="approximate")
     everything, old = nearest_within(memory.samples(), memory, 10, (len(memory), 600))
@@ -98,21 +117,46 @@ def test_an_index_looks_only_among_the_first_and_never_finds_the_query(small_ind
     assert not (everything.index == torch.arange(len(memory))[:, None]).any()
 
 
-def test_an_index_follows_the_memory(small_index: None) -> None:
+def test_codes_come_and_go_with_their_vectors(small_codes: None) -> None:
     x = clusters(120)
     memory, asked = filled(x[:1000], search="approximate"), queries(x[::13])
     nearest(asked, memory, 10)
-    built = index_of(memory)
+    mean = codes_of(memory).mean
     more = samples(x[1000:], torch.arange(len(x) - 1000) + 50_000)
     memory.add(Samples(more.source, more.rows, more.y + 50, more.id), torch.Generator().manual_seed(1))
     memory.remove(memory.y == 3)
+    assert torch.equal(codes_of(memory).code, codes_of(memory).coded(memory.vectors()))
+    assert codes_of(memory).mean is mean
     plain = Memory(Budget(per_class=EACH), D)
     plain.load_state(memory.state())
     assert recall(nearest(asked, memory, 10), nearest(asked, plain, 10)) > 0.95
-    assert index_of(memory) is built and built.ids.tolist() == sorted(memory.id.tolist())
     part = torch.arange(len(memory)) % 5 > 0
     assert recall(nearest(asked, memory.part(part), 10), nearest(asked, plain.part(part), 10)) > 0.95
-    assert built.ids.tolist() == sorted(memory.id.tolist())  # a part takes nothing away
+
+
+def test_an_answer_by_codes_is_the_same_whatever_else_is_asked(small_codes: None) -> None:
+    memory, asked = filled(clusters(60), search="approximate"), queries(clusters(60)[::7])
+    together = nearest(asked, memory, 10)
+    for row in range(0, len(asked), 17):
+        alone = nearest(asked.select(torch.tensor([row])), memory, 10)
+        assert torch.equal(alone.index[0], together.index[row])
+        assert torch.equal(alone.similarity[0], together.similarity[row])
+
+
+def test_the_mean_is_taken_anew_where_a_memory_has_grown(small_codes: None) -> None:
+    x = clusters(120)
+    codes = bit_codes.BitCodes.of(x[:100])
+    assert codes.join(x[:400]).averaged == 100
+    torch.testing.assert_close(codes.join(x).mean, x.mean(0))
+
+
+def test_how_many_candidates_are_compared_at_once_is_no_matter(
+    small_codes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, asked = filled(clusters(50), search="approximate"), queries(clusters(50)[::9])
+    whole = nearest(asked, memory, 10)
+    monkeypatch.setattr(bit_codes, "MOST_RANKED", 1)
+    assert torch.equal(nearest(asked, memory, 10).index, whole.index)
 
 
 def test_a_small_memory_is_searched_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +166,6 @@ def test_a_small_memory_is_searched_exactly(monkeypatch: pytest.MonkeyPatch) -> 
         nearest(queries(clusters(10)), small, 5).index.tolist()
         == nearest(queries(clusters(10)), filled(clusters(10)), 5).index.tolist()
     )
-    monkeypatch.setattr(inverted_file, "MINIMUM", 1)
+    monkeypatch.setattr(bit_codes, "MINIMUM", 1)
     with pytest.raises(InputError, match=r"memory.search = 'approximate' needs faiss: pip install '.*\[ann\]'"):
         nearest(queries(clusters(10)), small, 5)
