@@ -1,6 +1,6 @@
 """An earlier version of the package and this one side by side: one more class, queries, the fit of a base.
 
-python benchmarks/versions.py REVISION [rounds]     for example ff888fe, the version before the search in bytes
+python benchmarks/versions.py REVISION [rounds]     for example 4604feb, the version before the search in bytes
 
 1 000 made-up classes, 20 000 exemplars, 512 numbers a vector, method `practical`. The earlier version is taken from
 git; each measures in a process of its own, in turns. Processor time of one thread, the least of the rounds.

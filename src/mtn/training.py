@@ -1,11 +1,14 @@
 """The one loop: task -> memory -> batches -> steps. The only backward() of the package is here."""
 
 import copy
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,8 +79,15 @@ def make_optimiser(method: Method, train: Train, prefix: str = "") -> torch.opti
     named = [(name, parameter) for name, parameter in method.named_parameters() if name.startswith(prefix)]
     parameters = [parameter for _, parameter in named if parameter.requires_grad and parameter.numel()]
     if train.optimizer == "sgd":
-        return torch.optim.SGD(parameters, train.lr, momentum=0.9, weight_decay=train.weight_decay)
-    return torch.optim.AdamW(parameters, train.lr, weight_decay=train.weight_decay, fused=True)
+        return without_compiler(torch.optim.SGD)(parameters, train.lr, momentum=0.9, weight_decay=train.weight_decay)
+    return without_compiler(torch.optim.AdamW)(parameters, train.lr, weight_decay=train.weight_decay, fused=True)
+
+
+@cache
+def without_compiler(kind: type[torch.optim.Optimizer]) -> Any:
+    """The same optimiser, but at its first use it does not import torch's compiler, which takes longer than torch."""
+    own = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad", "step")}
+    return type(kind.__name__, (kind,), own | {"step": torch.no_grad()(own["step"])})
 
 
 @dataclass
