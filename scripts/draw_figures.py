@@ -146,23 +146,21 @@ def task() -> Drawing:
     return it
 
 
-def rooms() -> Drawing:
+def packages() -> Drawing:
     """The layers of the import contract in pyproject.toml, top to bottom."""
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"][0]
     layers = [layer.strip("()").split(" | ") for layer in contract["layers"]]
     science = {"model", "losses", "memory", "neighbours", "training", "batches", "inference", "stream", "protocols"}
     science |= {"methods", "calibration", "evidence", "samples"}
     outer = {"cli", "serve", "export", "experiments", "classifier", "recipes"}
-    it = Drawing(720, 34 * len(layers) + 50, "The rooms of the code: each imports only what stands below it")
-    it.text(24, 26, "each imports only what stands below it", LINE, 14, "start")
+    it = Drawing(720, 34 * len(layers) + 50, "The packages of the code: each imports only from those below it")
+    it.text(24, 26, "each package imports only from those below it", LINE, 14, "start")
     for row, names in enumerate(layers):
         width = 560 / len(names)
         for place, name in enumerate(names):
             colour = QUERY if name in outer else NETWORK if name in science else MEMORY
             it.box(24 + place * width, 40 + row * 34, width - 6, 29, colour, name, size=14)
-    for row, (colour, name) in enumerate(
-        [(QUERY, "what users touch"), (NETWORK, "the method"), (MEMORY, "the ground")]
-    ):
+    for row, (colour, name) in enumerate([(QUERY, "interfaces"), (NETWORK, "the method"), (MEMORY, "foundations")]):
         it.box(596, 40 + row * 46, 112, 40, colour, name, size=12)
     it.arrow((650, 200), (650, 34 * len(layers) + 30))
     return it
@@ -171,7 +169,7 @@ def rooms() -> Drawing:
 def main(folder: Path) -> None:
     """Write the three figures."""
     folder.mkdir(parents=True, exist_ok=True)
-    for draw in (architecture, task, rooms):
+    for draw in (architecture, task, packages):
         draw().write(folder / f"{draw.__name__}.svg")
 
 
