@@ -10,7 +10,8 @@ import re
 import textwrap
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from mkdocs.config.defaults import MkDocsConfig
@@ -143,12 +144,28 @@ def _keys(section: type[BaseModel], prefix: str) -> list[str]:
 
 
 def _table(section: type[BaseModel], prefix: str, names: list[str]) -> list[str]:
-    rows, meanings = ["| Key | Default | Meaning |", "|---|---|---|"], _meanings(section)
+    """A row a key; one without a meaning fails the build."""
+    rows, meanings = ["| Key | Default | Values | Meaning |", "|---|---|---|---|"], _meanings(section)
     for name in names:
         field = section.model_fields[name]
         default = "" if field.is_required() or field.default is None else f"`{field.default}`"
-        rows.append(f"| `{prefix}{name}` | {default} | {_cell(meanings.get(name, ''))} |")
+        values = " ".join(f"`{value}`" for value in _values(field.annotation))
+        rows.append(f"| `{prefix}{name}` | {default} | {values} | {_cell(meanings[name])} |")
     return rows
+
+
+def _values(annotation: Any) -> list[str]:
+    """What a key may be: the words it is chosen from, else its types; `None` is how it is left unset."""
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    if get_origin(annotation) is Annotated:
+        return _values(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        found = [value for part in get_args(annotation) for value in _values(part)]
+        return [value for value in dict.fromkeys(found) if value != "None"]
+    if get_origin(annotation) is list:
+        return ["list"]
+    return [getattr(annotation, "__name__", "").replace("NoneType", "None")]
 
 
 def _meanings(section: type[BaseModel]) -> dict[str, str]:

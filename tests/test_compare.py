@@ -250,13 +250,13 @@ def test_the_table_and_results_json_say_which_values_each_method_had(call, clust
     code, out, _ = call("compare", "practical", *methods, *options, "--set", "train.min_steps=5")
     assert code == 0
     assert (
-        "train.lr: 0.003 practical; 0.1 mtn, er" in out
-        and "train.loss: balanced mtn; unset practical, er" in out
-        and "train.optimizer: adamw practical; sgd mtn, er" in out
+        "train.lr: 0.003 for practical; 0.1 for mtn, er" in out
+        and "train.loss: balanced for mtn; unset for practical, er" in out
+        and "train.optimizer: adamw for practical; sgd for mtn, er" in out
     )
     assert "train.min_steps" not in out and "train.epochs" not in out  # the same for all
     markdown = (tmp_path / "out" / "results.md").read_text("utf-8")
-    assert "- train.replay: 96 practical; 32 mtn, er" in markdown
+    assert "- train.replay: 96 for practical; 32 for mtn, er" in markdown
     found = {one["method"]: one["differing_values"] for one in json.loads((tmp_path / "out/results.json").read_text())}
     assert found["practical"]["train.optimizer"] == "adamw" and found["mtn"]["train.loss"] == "balanced"
     assert found["slda"] == {}  # trains nothing

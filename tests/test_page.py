@@ -246,7 +246,7 @@ def test_a_model_of_vectors_takes_numbers(page: Page, tmp_path: Path) -> None:
         page.fill("#teach-name", "cat")
         page.get_by_role("button", name="Teach", exact=True).click()
         expect(page.locator("#problem")).to_contain_text(
-            "names of this model are whole numbers, such as 7. “cat” is none."
+            "names of this model are whole numbers, such as 7. “cat” is not one."
         )
         page.fill("#teach-name", "17")
         page.get_by_role("button", name="Teach", exact=True).click()

@@ -39,21 +39,23 @@ class Stream(Section):
     """[stream]: the data, and how they are split into tasks."""
 
     kind: str = "blocks"
-    """How samples arrive: blocks of classes, each once, or another kind of `mtn.protocols`, which has options too."""
+    """Kind of stream: how samples arrive (docs/how-to/streams.md). Every kind but blocks has options of its own."""
     data: str | Annotated[list[str], Field(min_length=1)]
-    """A data set's name, an .npz file, a folder of .npy files; of images a folder or a zip, or a list of them."""
+    """Name of a data set, an .npz file, a folder of .npy files, or a store. For images: a folder, a zip, or a list of
+    them."""
     first: AtLeastOne | None = None
-    """Classes of the first task; unset: half of them."""
+    """Number of classes in the first task. Unset: half of all classes."""
     step: AtLeastOne | Annotated[list[AtLeastOne], Field(min_length=1)] | None = None
-    """Classes of each later task, or a list with one number a task; unset: the rest in five nearly equal tasks."""
+    """Classes of each later task, or a list with one number per task. Unset: the rest in five nearly equal tasks."""
     tasks: list[list[str]] | None = None
-    """Explicit class names, one list a task, instead of first, step and order."""
+    """Class names, one list per task. They replace first, step and order."""
     order: int | str = 1993
-    """Seed of a legacy NumPy permutation of the sorted classes, or a file with one class a line, or a shipped order."""
+    """Class order: the seed of a NumPy permutation of the sorted classes, a file with one class per line, or a shipped
+    order."""
     per_class: AtLeastOne | None = None
-    """Training samples of a class at the most, the first ones of the data; unset: all."""
+    """At most this many training samples per class, the first ones of the data. Unset: all."""
     evaluate: Literal["test", "validation"] = "test"
-    """Which split the accuracies are measured on."""
+    """The split that accuracies are measured on."""
 
     @property
     def paths(self) -> list[str]:
@@ -76,43 +78,45 @@ class Images(Section):
     """[images]: a backbone that is trained from images, and how they are augmented."""
 
     side: Annotated[int, Field(ge=8, le=2**15)] | None = None
-    """Of the square images that features are learned from; unset: stream.data has vectors, which stay as they are."""
+    """Side of the square images, in pixels, from which features are learned. Unset: stream.data has vectors."""
     network: Literal["resnet18", "resnet10"] = "resnet18"
-    """Two blocks a stage, or one."""
+    """ResNet with two blocks per stage (resnet18) or one (resnet10)."""
     stem: Literal["small", "large"] | None = None
-    """A 3 x 3 convolution, or ImageNet's, which shrinks images four times; unset: small up to 64 pixels."""
+    """First layer: a 3 x 3 convolution (small), or ImageNet's, which shrinks images four times (large). Unset: small
+    up to 64 pixels."""
     width: AtLeastOne = 64
-    """Channels of the first stage; a vector has eight times as many numbers."""
+    """Channels of the first stage. The feature vectors have eight times as many numbers."""
     weights: str | None = None
-    """A .safetensors or .pt file to start from, named as torchvision's ResNet-18; unset: new weights."""
+    """A .safetensors or .pt file to start from, with torchvision's names. Unset: random weights."""
     crop: Annotated[float, Field(gt=0, le=1)] = 0.25
-    """Smallest share of an image that a random crop shows; 1: all of it, always."""
+    """Smallest share of the area that a random crop shows. 1: no crop."""
     flip: bool = True
-    """Mirror every other image: not for characters."""
+    """Mirror images at random. Turn it off for characters."""
     jitter: Annotated[float, Field(ge=0, lt=1)] = 0.4
-    """How far brightness, contrast and saturation may be from 1; 0: colours stay."""
+    """Largest random change of brightness, contrast and saturation. 0: none."""
     unreadable: Literal["skip", "refuse"] = "skip"
-    """What happens to the run when a file holds no image: it goes on without it and says so, or it stops."""
+    """If a file holds no image: skip and name it, or stop the run."""
 
 
 class Budget(Section):
     """[memory]: how many exemplars are kept, which ones, and where."""
 
     total: AtLeastOne | None = None
-    """Exemplars over all classes (the paper's M)."""
+    """Number of exemplars over all classes (the paper's M)."""
     per_class: AtLeastOne | None = None
-    """Exemplars of each class, instead of a total."""
+    """Number of exemplars per class, instead of a total."""
     select: Literal["ring", "herding", "reservoir"] = "ring"
-    """Which exemplars stay: the latest, those that keep the class mean, or a uniform sample of all seen."""
+    """Which exemplars are kept: the latest (ring), those that preserve the class mean (herding), or a uniform sample
+    (reservoir)."""
     search: Literal["exact", "approximate"] = "exact"
-    """Look at every exemplar for the nearest, or, where there are more than 50 000, at the likeliest."""
+    """Search all exemplars, or, if there are more than 50 000, only the likeliest ones."""
     precision: Literal["float32", "float16"] = "float32"
-    """Of the vectors kept: half the memory, the third digit."""
+    """Precision of the stored vectors. float16 halves the memory; cosines differ in the third digit."""
 
     store: Annotated[Literal["exact", "milvus"], Field(exclude=True)] = "exact"
-    """Where vectors are: in this process, or in Milvus. As with log, a run is the same one wherever they are."""
+    """Where vectors are stored: in the process (exact) or in Milvus. It may change when a run is resumed."""
     uri: Annotated[str | None, Field(exclude=True)] = None
-    """Of Milvus: a local file that ends in .db, or http://host:19530 of a server or a cluster."""
+    """Address of Milvus: a local file that ends in .db, or http://host:19530 of a server or a cluster."""
 
     @model_validator(mode="after")
     def _one_budget(self) -> "Budget":
@@ -131,11 +135,11 @@ class MethodOptions(Section):
     model_config = ConfigDict(extra="allow")  # options of other methods in a shared recipe; mtn.recipes checks them
 
     name: str = "mtn"
-    """Name of a method (docs/methods), or one of your own as package.module:Class."""
+    """Name of a method (docs/methods), or your own as package.module:Class."""
     k: AtLeastOne = 10
-    """Neighbours retrieved for a query."""
+    """Number of neighbours retrieved for a query."""
     features: Literal["ssil", "podnet", "ccil"] = "ssil"
-    """The method that trains the backbone of one that needs frozen features (mtn, knn); with images only."""
+    """Images only: the method that trains the backbone for mtn and knn, which need frozen features."""
 
 
 FIRST_OPTIONS: dict[str, Any] = {
@@ -161,29 +165,33 @@ class Train(Section):
     """[train]: the optimisation of a task."""
 
     epochs: Annotated[float, Field(ge=0, le=1e9)] = 10
-    """Passes over a task's new samples."""
+    """Passes over the new samples of a task."""
     min_steps: Annotated[int, Field(ge=0, le=LARGEST)] = 0
-    """Optimisation steps of a task at the least, however few its samples are."""
+    """Least number of training steps per task, however few samples it has."""
     lr: Annotated[float, Field(gt=0)] = 0.1
+    """Learning rate at the start of a task."""
     schedule: Literal["cosine", "constant", "step"] = "cosine"
-    """Of the rate within a task. step is SS-IL's: divided by the task number, then x 0.1 at 40 % and at 80 %."""
+    """Schedule of the learning rate within a task. step is SS-IL's: divided by the task number, then x 0.1 at 40 % and
+    at 80 %."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
+    """Optimiser. sgd has a momentum of 0.9."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    """Weight decay of the optimiser."""
     clip: Annotated[float, Field(ge=0)] = 1.0
-    """Largest gradient norm; 0 leaves gradients as they are."""
+    """Largest gradient norm. 0: no clipping."""
     batch: AtLeastOne = 128
-    """New samples in a step."""
+    """New samples per step."""
     replay: Annotated[int, Field(ge=0, le=LARGEST)] = 32
-    """Exemplars of old classes added to each step."""
+    """Replayed exemplars of old classes per step."""
     loss: Literal["ss", "ce", "balanced", "ccil"] | None = None
-    """Classification loss of a method that leaves the choice; unset: the method's own."""
+    """Classification loss, for methods that offer a choice. Unset: the method's own."""
     temperature: Annotated[float, Field(gt=0)] = 2.0
-    """Of the distillation; its term is multiplied by the square."""
+    """Temperature of the distillation. Its term is multiplied by the square of it."""
     compile: bool = False
-    """Use torch.compile where a C++ compiler is found: worth it for runs of many thousand steps."""
+    """Use torch.compile if there is a C++ compiler. Worth it for runs of many thousand steps."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the products that train: bfloat16 takes half the time, where the processor has it. Weights and losses are in
-    float32, and so is every answer."""
+    """Precision of the matrix products in training. bfloat16 takes half the time on processors that have it. Weights,
+    losses and answers stay in float32."""
 
     @model_serializer(mode="wrap")
     def _without_default_precision(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -195,12 +203,13 @@ class Config(Section):
     """The complete configuration of a run; frozen."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Of initialisation and sampling; the class order has its own."""
+    """Seed of initialisation and sampling. The class order has its own seed (stream.order)."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Device to compute on. auto: a GPU if there is one."""
     log: Annotated[Literal["jsonl", "tensorboard", "wandb"], Field(exclude=True)] = "jsonl"
-    """Where losses and accuracies go meanwhile; not a part of what the run is, so it may change when one is resumed."""
+    """Where losses and accuracies are logged during a run. It may change when a run is resumed."""
     tuned: bool = False
-    """Whether `mtn tune` has searched for values of the method; written only where it has."""
+    """Whether `mtn tune` chose the values of the method. `mtn tune` sets it."""
     stream: SerializeAsAny[Stream]
     images: Images = Images()
     memory: Budget

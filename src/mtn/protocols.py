@@ -46,7 +46,7 @@ class Blurry(Protocol):
 
     kind: str = "blurry"
     share: Share = 0.1
-    """Of each class's samples: those that come in any other task, drawn evenly."""
+    """Share of each class's samples that arrives in other tasks, spread evenly over them."""
 
     def arrange(self, train: Samples, blocks: Tensor, generator: torch.Generator) -> tuple[Samples, Tensor]:
         own, tasks = blocks[train.y], int(blocks.max()) + 1
@@ -62,7 +62,7 @@ class Online(Protocol):
 
     kind: str = "online"
     samples: AtLeastOne = 100
-    """Of a portion; set train.epochs = 1 for a single pass."""
+    """Samples per task. Set train.epochs = 1 for a single pass."""
 
     def arrange(self, train: Samples, blocks: Tensor, generator: torch.Generator) -> tuple[Samples, Tensor]:
         own = blocks[train.y]
@@ -123,7 +123,7 @@ class Drift(Protocol):
 
     kind: str = "drift"
     clusters: Annotated[int, Field(ge=2, le=100)] = 4
-    """Of each class, found by k-means on its vectors."""
+    """Clusters per class, found by k-means on its vectors."""
 
     def arrange(self, train: Samples, blocks: Tensor, generator: torch.Generator) -> tuple[Samples, Tensor]:
         if len(train.shape) == 3:
@@ -150,7 +150,7 @@ class Noisy(Protocol):
 
     kind: str = "noisy"
     share: Share = 0.2
-    """Of each class's samples: those with a wrong label."""
+    """Share of each class's samples that has a wrong label."""
 
     def arrange(self, train: Samples, blocks: Tensor, generator: torch.Generator) -> tuple[Samples, Tensor]:
         when = blocks[train.y]

@@ -20,7 +20,6 @@ from mtn.cli.arguments import (
     PathColumn,
     TextColumn,
     Yes,
-    load_classifier,
     provide_encoder,
 )
 from mtn.cli.evidence import print_evidence
@@ -182,9 +181,7 @@ def explain(
     """Show what answers rest on: the parts of the score, and the remembered neighbours with their sentences."""
     from mtn.data.table_files import Columns
 
-    _check_suffix("--out", out, FIGURES)
-    classifier = _load(model, encoder, milvus, yes)
-    _require_taught(classifier)
+    classifier = _open_taught(model, out, encoder, milvus, yes)
     queries = _read_queries(classifier, asked, Columns(text, path=path))
     if out is not None and len(queries) > DRAWN:
         raise InputError(f"--out takes at most {DRAWN} inputs, got {len(queries)}")
@@ -219,10 +216,7 @@ def evaluate(
     """Measure a model on labelled data: accuracy, each class, confusions, calibration, and what it calls unknown."""
     from mtn.data.table_files import Columns
 
-    _check_suffix("--out", out, FIGURES)
-    provide_encoder(encoder, yes)
-    classifier = load_classifier(model, encoder, milvus)
-    _require_taught(classifier)
+    classifier = _open_taught(model, out, encoder, milvus, yes)
     with progress_bar() as progress:
         samples = classifier.reader().to_evaluate(data, progress, Columns(text, label, path))
     list_skipped(samples.skipped)
@@ -278,6 +272,16 @@ def _load(model: Path, encoder: str | None, milvus: str | None, yes: bool) -> "A
 
     provide_encoder(encoder, yes)
     return AnsweringModel.load(model, encoder, milvus)
+
+
+def _open_taught(
+    model: Path, figure: Path | None, encoder: str | None, milvus: str | None, yes: bool
+) -> "AnsweringModel":
+    """A model that knows something, for a command that may draw: a wrong figure is refused before it is loaded."""
+    _check_suffix("--out", figure, FIGURES)
+    classifier = _load(model, encoder, milvus, yes)
+    _require_taught(classifier)
+    return classifier
 
 
 def _require_taught(classifier: "AnsweringModel") -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import precision_recall_fscore_support
 
-from mtn.classifier import Label, MTNClassifier
+from mtn.classifier import AnsweringModel, Label
 from mtn.classifier.labels import convert_label
 from mtn.data.inputs import Inputs
 from mtn.errors import InputError
@@ -62,11 +62,12 @@ class Evaluation:
     confusions: list[Confusion]  # the most frequent first
 
 
-def evaluate(classifier: MTNClassifier, X: Any, y: Any = None, *, ids: Sequence[Any] | None = None) -> Evaluation:
-    """Compare the answers to X (N samples, as `predict` takes them) with the labels y (N).
+def evaluate(classifier: AnsweringModel, X: Any, y: Any = None, *, ids: Sequence[Any] | None = None) -> Evaluation:
+    """Compare the answers of a classifier, such as an MTNClassifier, to X with the labels y.
 
-    Without y, X is the path of data with labels of their own, of which the test split is taken if there is one. `ids`
-    name the samples in `confusions`, in place of sentences, the data's own ids, or running numbers.
+    X are N samples, as `predict` takes them, and y their N labels. Without y, X is the path of data with labels; its
+    test split is used if it has one. `ids` name the samples in `confusions`. By default these are the sentences, the
+    ids of the data, or running numbers.
     """
     classifier = copy.copy(classifier)  # which nobody teaches meanwhile
     inputs = _read(classifier, X, y)
@@ -95,7 +96,7 @@ def evaluate(classifier: MTNClassifier, X: Any, y: Any = None, *, ids: Sequence[
     )
 
 
-def _read(classifier: MTNClassifier, X: Any, y: Any) -> Inputs:
+def _read(classifier: AnsweringModel, X: Any, y: Any) -> Inputs:
     """The samples as vectors, with labels."""
     if y is None and isinstance(X, str | Path):
         X = classifier.reader().to_evaluate(X)
@@ -106,7 +107,7 @@ def _read(classifier: MTNClassifier, X: Any, y: Any) -> Inputs:
     return Inputs(inputs.x, inputs.ids, labels, texts=inputs.texts)
 
 
-def _ask(classifier: MTNClassifier, x: Any) -> tuple[list[Label], np.ndarray, np.ndarray | None]:
+def _ask(classifier: AnsweringModel, x: Any) -> tuple[list[Label], np.ndarray, np.ndarray | None]:
     """Of N samples: the answers, the probability of each, and whether it is called unknown (None: that is not told)."""
     answers, confidence, unknown = [], [np.zeros(0)], [np.zeros(0)]
     classes = classifier.classes_

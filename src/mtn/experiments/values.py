@@ -33,14 +33,14 @@ def with_differing_values(results: Sequence[Result]) -> list[Result]:
 
 
 def describe_values(results: Sequence[Result]) -> list[str]:
-    """A line a key: `train.lr: 0.003 practical; 0.1 mtn, ssil`. The value that most methods have comes last."""
+    """A line a key: `train.lr: 0.003 for practical; 0.1 for mtn, ssil`. The value that most methods have comes last."""
     lines = []
     for key, own in differing_values(results).items():
         groups: dict[str, list[str]] = {}
         for method, value in own.items():
             groups.setdefault("unset" if value is None else str(value), []).append(method)
         ranked = sorted(groups.items(), key=lambda group: len(group[1]))
-        lines.append(f"{key}: " + "; ".join(f"{value} {', '.join(methods)}" for value, methods in ranked))
+        lines.append(f"{key}: " + "; ".join(f"{value} for {', '.join(methods)}" for value, methods in ranked))
     return lines
 
 

@@ -100,7 +100,7 @@ class RidgeOptions(MethodOptions):
     """Options of `slda` and `ridge`."""
 
     strength: Annotated[float, Field(gt=0)] | Literal["auto"] = 0.01
-    """Of the ridge, relative to the mean diagonal; auto: chosen on a fifth of each task."""
+    """Strength of the ridge, relative to the mean diagonal. auto: chosen on a fifth of each task."""
 
 
 class SecondMoment(Analytic):

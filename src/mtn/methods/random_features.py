@@ -23,7 +23,7 @@ class FourierOptions(MethodOptions):
     units: AtLeastOne = 2000
     """Random Fourier features."""
     gamma: Annotated[float, Field(gt=0)] = 0.25
-    """Of the kernel exp(-gamma |x - x'|^2) that they stand for."""
+    """gamma of the kernel exp(-gamma |x - x'|^2) that the features approximate."""
 
 
 class KLDAOptions(RidgeOptions, FourierOptions):

@@ -27,7 +27,7 @@ export function nameIn(field) {
   const name = field.value.trim();
   const rule = RULES[state.model.labels];
   if (!name) throw new Error("Enter a name.");
-  if (rule && !rule[1].test(name)) throw new Error(`${rule[0]} “${name}” is none.`);
+  if (rule && !rule[1].test(name)) throw new Error(`${rule[0]} “${name}” is not one.`);
   return name;
 }
 
