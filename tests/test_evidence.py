@@ -182,13 +182,13 @@ def test_the_figure_shows_the_parts_the_disagreement_and_the_sentences(tmp_path:
     near = [evidence.Neighbour(row, "other", 0.5, 0.4, 0.1, f"sentence {row}") for row in range(2)]
     own = [evidence.Neighbour(2 + row, "\x1b[31m", 0.3, None, None, "\x1b]0;owned\x07") for row in range(4)]
     one = evidence.Evidence(
-        "\x1b[31m", 0.8, 0.1, near, 2.0, {PROTOTYPE: 3.0, QUERY: -1.0}, "other", {PROTOTYPE: 1.5, QUERY: -0.25}, own,
+        "\x1b[31m", 0.8, 0.1, near, 2.0, {PROTOTYPE: 3.0, QUERY: -1.0}, "an_other", {PROTOTYPE: 1.5, QUERY: -0.25}, own,
         "None of the 2 is of it.", "\u05e9\u05dc\u05d5\u05dd, " * 2000,
     )  # fmt: skip
     figure = evidence_figure.plot([one, evidence.Evidence("other", 0.9, 0.1, near[:1])])
     figure.savefig(tmp_path / "figure.png")
     written = [text.get_text() for axes in figure.axes for text in axes.texts]
-    assert "p = 0.80, novelty 0.10\n+1.25 over other:\n+1.50 prototype\n-0.25 query itself" in written
+    assert "p = 0.80, novelty 0.10\n+1.25 over an other:\n+1.50 prototype\n-0.25 query itself" in written
     assert "sentence 0" in written and any(text.endswith(" …") for text in written)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles.count("✓ \\x1b[31m") == evidence_figure.MOST_OWN and not any("\x1b" in text for text in written)

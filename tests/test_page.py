@@ -336,6 +336,7 @@ def test_sentences_are_asked_with_enter_and_shown_as_evidence(page: Page, tmp_pa
         assert set(texts) <= set(page.locator("#own .text").all_text_contents()) and texts
         assert page.locator("#parts li span:first-child").all_text_contents() == list(why["shares"])
         expect(page.locator("#parts-text")).to_contain_text(f"It leads {why['runner_up']} by")
+        assert not re.search(r"-[.\d]", page.locator("#why").inner_text())  # a minus is a minus, not a hyphen
 
         page.locator("#examples button").first.click()
         expect(page.locator("#asked-text")).not_to_have_text(text)

@@ -28,10 +28,12 @@ Asked = Annotated[
 ]
 NewEncoder = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Encoder of a new model (mtn encoders); by default the best here for DATA."),
+    typer.Option(
+        metavar="NAME", help="Encoder of a new model (mtn encoders); default: the best on this machine for DATA."
+    ),
 ]
 Encoder = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The model's encoder, if the model does not find it by itself.")
+    str | None, typer.Option(metavar="NAME", help="Encoder of the model, if it is not found automatically.")
 ]
 Method = Annotated[str | None, typer.Option(metavar="NAME", help="Method of a new model (docs/methods/README.md).")]
 Exemplars = Annotated[
@@ -44,7 +46,7 @@ Settings = Annotated[
     ),
 ]
 Milvus = Annotated[
-    str | None, typer.Option(metavar="URI", help="The Milvus that holds the model's exemplars, if one does.")
+    str | None, typer.Option(metavar="URI", help="The Milvus that stores the model's exemplars, if any.")
 ]
 NoText = Annotated[bool, typer.Option("--no-keep-text", help="Keep no sentences in a new model, only their vectors.")]
 TextColumn = Annotated[

@@ -16,11 +16,11 @@ COLUMNS = ("name", "takes", "width", "MB", "licence", "state")
 def list_encoders(
     context: typer.Context,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the items a second of those that are here.")
+        bool, typer.Option("--measure", help="Also measure how many items per second each encodes.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
 ) -> None:
-    """List the encoders that have a name: what they take, their size and licence, and whether they are here."""
+    """List the named encoders: what they take, their size and licence, and whether they are on this machine."""
     if context.invoked_subcommand is not None:
         return
     from mtn.encoders import catalogue

@@ -73,8 +73,10 @@ def adapt(
     data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Images, as mtn extract takes them.")],
     encoder: Annotated[str, typer.Option(metavar="FOLDER", help="A vision transformer of the transformers library.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write: an encoder for mtn extract.")],
-    first: Annotated[int | None, typer.Option(min=1, help="As stream.first of the runs to come.")] = None,
-    order: Annotated[int, typer.Option(help="As stream.order of the runs to come.")] = 1993,
+    first: Annotated[
+        int | None, typer.Option(min=1, help="Classes of the first task: stream.first of the runs that follow.")
+    ] = None,
+    order: Annotated[int, typer.Option(help="Class order: stream.order of the runs that follow.")] = 1993,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 10,
 ) -> None:
     """Adapt a vision transformer to the classes of the first task, once."""

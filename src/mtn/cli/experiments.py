@@ -47,14 +47,14 @@ def run(recipe: Recipe, set_: Set = [], out: Out = None) -> None:  # noqa: B006 
 def compare(
     recipe: Recipe,
     methods: Annotated[
-        str, typer.Option(help="Methods, separated by commas, or all that the data can have.")
+        str, typer.Option(help="Methods, separated by commas; all: every method that the data allow.")
     ] = "mtn,ssil,knn",
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
     orders: Annotated[
         str | None, typer.Option(help="Class orders as in stream.order, separated by commas; default: the recipe's.")
     ] = None,
     streams: Annotated[
-        str | None, typer.Option(help="Kinds of streams, separated by commas, or all: the rank of each method on each.")
+        str | None, typer.Option(help="Kinds of streams, separated by commas, or all; ranks the methods on each.")
     ] = None,
     jobs: Jobs = None,
     set_: Set = [],  # noqa: B006
@@ -109,7 +109,7 @@ def compare(
 def reproduce(
     target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{', '.join(TARGETS)}, or all.")],
     data: Annotated[
-        str, typer.Option(metavar="DATA", help="As stream.data takes it; with --encoder, as mtn extract does.")
+        str, typer.Option(metavar="DATA", help="Data, as for stream.data; with --encoder, as for mtn extract.")
     ],
     encoder: Annotated[
         str | None, typer.Option(metavar="NAME", help="Encode images or sentences with this encoder first.")
@@ -117,7 +117,7 @@ def reproduce(
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0,1,2",
     fast: Annotated[bool, typer.Option("--fast", help="Small sizes: to see that it works, not to reproduce.")] = False,
     precision: Annotated[
-        str, typer.Option(help="Of training, as train.precision: bfloat16 is faster where the processor has it.")
+        str, typer.Option(help="Precision of training; bfloat16 is faster on processors that have it.")
     ] = "float32",
     limit: Annotated[
         float, typer.Option(metavar="MINUTES", min=0, help="Leave out runs that are expected to take longer.")
@@ -125,7 +125,7 @@ def reproduce(
     also: Annotated[
         list[str],
         typer.Option(
-            metavar="NAME", help="Run this one all the same, as neighbours/large/10; * matches any; repeatable."
+            metavar="NAME", help="Run this one anyway, such as neighbours/large/10; * matches any; repeatable."
         ),
     ] = [],  # noqa: B006
     jobs: Jobs = None,
@@ -170,13 +170,13 @@ def reproduce(
 
 def tune(
     recipe: Recipe,
-    method: Annotated[str, typer.Option(metavar="NAME", help="The method.")],
+    method: Annotated[str, typer.Option(metavar="NAME", help="The method to tune.")],
     set_: Set = [],  # noqa: B006
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The recipe with what was found; may be RECIPE itself.")
     ] = None,
 ) -> None:
-    """Search for the values that a method declares, on the first task's classes alone, and write them into a recipe."""
+    """Tune a method on the classes of the first task, and write the best values into a recipe."""
     from rich.console import Console
 
     from mtn.experiments import tuning
@@ -218,7 +218,7 @@ def leaderboard(
 
 def recipes(
     keys: Annotated[
-        bool, typer.Option("--keys", help="List every key of a recipe, too, with the methods' own.")
+        bool, typer.Option("--keys", help="Also list every recipe key, including those of each method.")
     ] = False,
 ) -> None:
     """List the recipes that come with the package."""

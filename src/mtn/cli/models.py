@@ -120,7 +120,11 @@ def new(
     print_line(f"{model}: {takes}; next: mtn learn {model} DATA")
 
 
-def forget(model: Model, label: Annotated[str, typer.Argument(metavar="CLASS")], milvus: Milvus = None) -> None:
+def forget(
+    model: Model,
+    label: Annotated[str, typer.Argument(metavar="CLASS", help="The class to forget.")],
+    milvus: Milvus = None,
+) -> None:
     """Forget a class for good: its exemplars, its rows in the weights, its name."""
     from mtn.classifier import saving
 
@@ -135,8 +139,8 @@ def forget(model: Model, label: Annotated[str, typer.Argument(metavar="CLASS")],
 
 def rename(
     model: Model,
-    old: Annotated[str, typer.Argument(metavar="OLD")],
-    new: Annotated[str, typer.Argument(metavar="NEW")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Its name now.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
     milvus: Milvus = None,
 ) -> None:
     """Give a class another name."""
@@ -162,7 +166,7 @@ def move(
 
 
 def info(model: Model, as_json: AsJson = False) -> None:
-    """Say what a model knows, what it keeps, and how good it is after each lesson."""
+    """Show what a model knows, what it keeps, and how good it is after each lesson."""
     from mtn.classifier.info import read_info
 
     facts = read_info(model) or _load_info(model)

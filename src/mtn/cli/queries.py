@@ -65,7 +65,9 @@ def predict(
     ] = None,
     names: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Answer the nearest name of this file there, one a line; for CLIP, SigLIP."),
+        typer.Option(
+            metavar="FILE", help="Answer the nearest name in this file instead, one per line; needs CLIP or SigLIP."
+        ),
     ] = None,
     text: TextColumn = None,
     path: PathColumn = None,
@@ -169,7 +171,7 @@ def explain(
     model: Model,
     asked: Asked = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FIGURE", help="Draw the neighbours as a .png or .svg file.")
+        Path | None, typer.Option(metavar="FIGURE", help="Draw the evidence as a .png or .svg file.")
     ] = None,
     as_json: AsJson = False,
     text: TextColumn = None,
@@ -241,7 +243,7 @@ def _print_evaluation(found: "Evaluation", sentences: bool) -> None:
     if found.called_unknown is not None:
         print_line(f"false alarms {percent(found.called_unknown)} (called unknown)")
     if found.unknown_samples:
-        share = "" if found.unknown_found is None else f": {percent(found.unknown_found)} called unknown, rightly"
+        share = "" if found.unknown_found is None else f": {percent(found.unknown_found)} called unknown, correctly"
         print_line(f"{found.unknown_samples} more samples have a label that the model does not know{share}")
     if found.classes:
         shown = sorted(found.classes, key=lambda one: one.recall)[:LISTED]

@@ -57,7 +57,7 @@ class Evaluation:
     calibration_chance: float | None  # with as many samples, probabilities without fault stay below it 19 times of 20
     called_unknown: float | None  # share that is called unknown, and should not be
     unknown_samples: int  # of classes that the model does not know
-    unknown_found: float | None  # share of these that is called unknown, rightly
+    unknown_found: float | None  # share of these that is called unknown, correctly
     classes: list[ClassScore]  # those that there are samples of, in the order of `classes_`
     confusions: list[Confusion]  # the most frequent first
 

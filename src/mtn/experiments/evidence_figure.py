@@ -80,8 +80,12 @@ def _exemplars(answer: Evidence) -> tuple[list[Neighbour], list[Neighbour]]:
 
 def wrap_label(label: Any, width: int = 1) -> str:
     """A label in at most two lines, narrow enough for its columns."""
-    line = printable(str(label).replace("_", " "))
-    return textwrap.fill(line, width * LABEL_WIDTH, max_lines=2, placeholder=" …")
+    return textwrap.fill(_spaced(label), width * LABEL_WIDTH, max_lines=2, placeholder=" …")
+
+
+def _spaced(label: Any) -> str:
+    """A label as it is drawn everywhere in the figure: `book_flight` is read as two words."""
+    return printable(str(label).replace("_", " "))
 
 
 def _draw_query(axes: np.ndarray, answer: Evidence, note: str, preview: Preview | None, width: int) -> None:
@@ -102,7 +106,7 @@ def _draw_query(axes: np.ndarray, answer: Evidence, note: str, preview: Preview 
 
 def _lead(answer: Evidence) -> list[str]:
     """Its lead on the runner-up, and what each part of the method adds to it."""
-    over = shorten(printable(answer.runner_up), 2 * LABEL_WIDTH)
+    over = shorten(_spaced(answer.runner_up), 2 * LABEL_WIDTH)
     parts = [f"{value:+.2f} {printable(name)}" for name, value in answer.margins.items()]
     return [f"{sum(answer.margins.values()):+.2f} over {over}:", *parts]
 

@@ -103,7 +103,7 @@ function neighbour(near, label) {
   const what = near.text ? make("p", {}, ...sentenceOf(near.text)) : image(near);
   const measures = [["similarity", near.before, "before"], ["similarity after the transformer", near.after, "after"]];
   const rows = measures.filter(([, value]) => value !== null).map(([name, value, kind]) =>
-    make("span", { class: "measure" }, bar(value, kind), make("span", { "aria-label": `${name} ${value.toFixed(2)}` }, value.toFixed(2).replace("0.", "."))));
+    make("span", { class: "measure" }, bar(value, kind), make("span", { "aria-label": `${name} ${value.toFixed(2)}` }, decimal(value).replace("0.", "."))));
   const name = make("strong", { title: near.label }, String(near.label));
   return make("li", { class: near.label === label ? "same" : "" }, what, name, make("div", { class: "measures" }, ...rows));
 }
@@ -121,7 +121,7 @@ function showParts({ label, score, shares, runner_up: second, margins }) {
   at("parts").replaceChildren(...parts.map(([name, value]) =>
     make("li", {}, make("span", {}, name), bar(Math.abs(value) / largest, value < 0 ? "before" : ""), make("span", {}, signed(value)))));
   if (!parts.length) return;
-  const sum = parts.length > 1 ? `They add up to its score, ${score.toFixed(2)}.` : "";
+  const sum = parts.length > 1 ? `They add up to its score, ${decimal(score)}.` : "";
   const lead = Object.values(margins).reduce((total, value) => total + value, 0);
   const by = Object.entries(margins).map(([name, value]) => `${name} ${signed(value)}`).join(", ");
   const ahead = second === null || !by ? "" : `It leads ${second} by ${lead.toFixed(2)}: ${by}.`;
@@ -129,7 +129,8 @@ function showParts({ label, score, shares, runner_up: second, margins }) {
   at("parts-text").textContent = `${sum} ${ahead}`.trim();
 }
 
-const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
+const decimal = (value) => value.toFixed(2).replace("-", "−");
+const signed = (value) => (value < 0 ? decimal(value) : `+${decimal(value)}`);
 
 // ---- something to try
 
