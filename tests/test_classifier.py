@@ -176,7 +176,7 @@ def test_a_class_is_renamed_and_thumbnails_go_with_what_is_forgotten(fitted: MTN
     fitted.rename("class 03", "a third")
     after = fitted.predict(TEST)
     assert np.array_equal(np.where(before == "class 03", "a third", before), after)
-    with pytest.raises(InputError, match="must not be the label of another class"):
+    with pytest.raises(InputError, match="is already the label of another class"):
         fitted.rename("a third", "class 04")
     with pytest.raises(InputError, match="same type as the labels"):
         fitted.rename("a third", 3)

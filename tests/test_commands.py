@@ -237,7 +237,7 @@ BAD = {
     "absent input": (["predict", "model", "nothing.npy"], "INPUT: no file or folder 'nothing.npy'"),
     "integers": (["learn", "model", "integers.npz"], "y must be of the same type as the labels before (str), got int"),
     "unknown class": (["forget", "model", "clas 00"], "no class 'clas 00': did you mean 'class 00'?"),
-    "taken name": (["rename", "model", "class 00", "class 01"], "new must not be the label of another class"),
+    "taken name": (["rename", "model", "class 00", "class 01"], "'class 01' is already the label of another class"),
     "options": (["learn", "model", "good.npz", "--method", "knn"], "--method is for a new model: model exists"),
     "set": (["learn", "model", "good.npz", "--set", "train.lr=1"], "--set is for a new model: model exists"),
     "images": (["learn", "model", "pictures"], "this model was taught vectors, got images"),
@@ -329,3 +329,8 @@ def test_a_damaged_model_is_one_error_whatever_is_asked(call, model: Path, tmp_p
         assert code == 2 and err.startswith("error: model/") and err.count("\n") == 1
         assert file_contents(model) == before
     assert not (tmp_path / "run-by-pickle").exists()
+
+
+def test_no_address_is_promised_for_a_model_that_is_not_there(call) -> None:
+    code, out, err = call("serve", "nothing-here")
+    assert code == 2 and out == "" and "nothing-here holds no model" in err

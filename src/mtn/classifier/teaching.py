@@ -209,7 +209,7 @@ def rename(state: ClassifierState, old: Label, new: Label) -> ClassifierState:
     if type(new).__name__ != state.label_kind:
         raise InputError(f"new must be of the same type as the labels ({state.label_kind}), got {new!r}")
     if new in state.names:
-        raise InputError(f"new must not be the label of another class, got {new!r}")
+        raise InputError(f"{new!r} is already the label of another class")
     check_labels([new], _renamed(state, class_index, None))
     return state.with_facts(names=_renamed(state, class_index, new))
 

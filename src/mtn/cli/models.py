@@ -226,6 +226,9 @@ def serve(
     yes: Yes = False,
 ) -> None:
     """Serve a model over HTTP, with a page to ask, teach and forget."""
+    from mtn.storage import model_folder
+
+    model_folder.require_model(model)
     from mtn.serve import serve
 
     provide_encoder(encoder, yes)
