@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,11 @@ from mtn.training import without_compiler
 @pytest.mark.parametrize(
     ("kind", "options"), [(torch.optim.AdamW, {"fused": True}), (torch.optim.SGD, {"momentum": 0.9})]
 )
-def test_steps_are_those_of_torch_bit_for_bit(kind: type[torch.optim.Optimizer], options: dict[str, object]) -> None:
-    def trained(optimiser_class: type[torch.optim.Optimizer]) -> Tensor:
+def test_steps_are_those_of_torch_bit_for_bit(kind: Any, options: dict[str, Any]) -> None:
+    def trained(optimiser_class: Any) -> Tensor:
         torch.manual_seed(0)
         layer, x = nn.Linear(5, 3), torch.randn(7, 5)
-        optimiser = optimiser_class(layer.parameters(), lr=0.01, weight_decay=0.1, **options)  # type: ignore[call-arg]
+        optimiser = optimiser_class(layer.parameters(), lr=0.01, weight_decay=0.1, **options)
         for _ in range(5):
             optimiser.zero_grad(set_to_none=True)
             layer(x).square().sum().backward()

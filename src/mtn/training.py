@@ -84,7 +84,7 @@ def make_optimiser(method: Method, train: Train, prefix: str = "") -> torch.opti
 
 
 @cache
-def without_compiler(kind: type[torch.optim.Optimizer]) -> Any:
+def without_compiler(kind: Any) -> Any:
     """The same optimiser, but at its first use it does not import torch's compiler, which takes longer than torch."""
     own = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad", "step")}
     return type(kind.__name__, (kind,), own | {"step": torch.no_grad()(own["step"])})
