@@ -78,9 +78,14 @@ def make_optimiser(method: Method, train: Train, prefix: str = "") -> torch.opti
     """A new one for each stage, as parameters grow with the classes; over those whose names begin with `prefix`."""
     named = [(name, parameter) for name, parameter in method.named_parameters() if name.startswith(prefix)]
     parameters = [parameter for _, parameter in named if parameter.requires_grad and parameter.numel()]
+    kind: Any = torch.optim.AdamW
+    options: dict[str, Any] = {"fused": True}
     if train.optimizer == "sgd":
-        return without_compiler(torch.optim.SGD)(parameters, train.lr, momentum=0.9, weight_decay=train.weight_decay)
-    return without_compiler(torch.optim.AdamW)(parameters, train.lr, weight_decay=train.weight_decay, fused=True)
+        kind, options = torch.optim.SGD, {"momentum": 0.9}
+    optimiser: torch.optim.Optimizer = without_compiler(kind)(
+        parameters, train.lr, weight_decay=train.weight_decay, **options
+    )
+    return optimiser
 
 
 @cache

@@ -72,7 +72,8 @@ class BitCodes:
         """B,BITS/8 bytes of x B,D."""
         signs = (x.float().cpu() - self.mean) @ directions(x.shape[1]) > 0
         weights = 2 ** torch.arange(8, dtype=torch.uint8)
-        return (signs.unflatten(1, (-1, 8)) * weights).sum(2, dtype=torch.uint8)
+        code: Tensor = (signs.unflatten(1, (-1, 8)) * weights).sum(2, dtype=torch.uint8)
+        return code
 
     def candidates(self, query: Tensor, count: int, first: int) -> Tensor:
         """B,C rows among the first whose codes differ least from those of queries B,D."""
