@@ -38,6 +38,15 @@ CLASSES, DIMENSION = 12, 16
 TIMES = ("seconds", "processor_seconds", "train_samples_per_second", "peak_memory_mb", "versions")
 """What differs between two runs of the same version."""
 SETTINGS = {"train.min_steps": 12, "train.batch": 32, "train.epochs": 2, "method.size": "small"}
+PAPER = {
+    "method.readout": "cls",
+    "train.loss": "ss",
+    "train.optimizer": "sgd",
+    "train.lr": 0.1,
+    "train.weight_decay": 1e-4,
+    "train.replay": 32,
+}
+"""The paper's values, which `mtn` had before it declared its own."""
 LEARNED = ("mtn", "mtn-unlocked", "ssil", "ccil-sd", "podnet", "lucir-balanced", "bic", "icarl", "knn", "joint")
 """Methods that are run on images, where a backbone is trained."""
 METHODS = (
@@ -166,6 +175,7 @@ def taught(method: str, settings: dict[str, Any] | None = None, **parameters: An
     first = data["y_train"] < 8
     again = ~first | (data["y_train"] == 0)
     known = {} if method in ("ncm", "slda", "ridge", "ranpac", "knn") else SETTINGS
+    known = known | (PAPER if method == "mtn" else {})
     model = MTNClassifier(method, memory=48, k=5, settings={**known, **(settings or {})}, **parameters)
     model.fit(x[first], y[first], ids=[f"a{row}" for row in range(first.sum())])
     model.partial_fit(x[again], y[again], ids=[f"b{row}" for row in range(again.sum())])
@@ -225,10 +235,10 @@ def make_models(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         model.save(folder / name)
         yield f"model/{name}", answers(model, x)
     images = folder.parent / "images"
-    model = MTNClassifier("mtn", memory=24, k=5, settings=SETTINGS, encoder="glyph").fit(images)
+    model = MTNClassifier("mtn", memory=24, k=5, settings=SETTINGS | PAPER, encoder="glyph").fit(images)
     model.save(folder / "images")
     yield "model/images", answers(model, images / "test" / "c1")
-    text = MTNClassifier("mtn", memory=24, k=3, settings=SETTINGS, encoder="hashing")
+    text = MTNClassifier("mtn", memory=24, k=3, settings=SETTINGS | PAPER, encoder="hashing")
     text.fit([one for one, _ in SENTENCES], [label for _, label in SENTENCES]).save(folder / "text")
     yield "model/text", answers(text, ["the lamp please", "my money"])
     MTNClassifier(encoder="hashing").save(folder / "untaught")

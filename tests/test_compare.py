@@ -196,7 +196,7 @@ def values(config: Config, like: dict) -> dict:
 def test_each_method_has_its_own_values_above_those_of_a_recipe_for_all() -> None:
     practical, mtn, ssil = comparison("demo", ["practical", "mtn", "ssil"])
     assert values(practical, PRACTICAL) == PRACTICAL and practical.train.loss is None
-    assert (mtn.train.optimizer, mtn.train.lr, mtn.train.min_steps, mtn.train.loss) == ("sgd", 0.1, 400, "balanced")
+    assert (mtn.train.optimizer, mtn.train.lr, mtn.train.min_steps, mtn.train.loss) == ("adamw", 0.003, 100, "balanced")
     assert (ssil.train.min_steps, ssil.train.loss) == (400, None)
     assert practical.method.size == mtn.method.size == "small"
 
@@ -205,15 +205,15 @@ def test_what_a_recipe_says_of_the_method_it_names_is_for_that_one_alone(tmp_pat
     recipe_file = tmp_path / "own.toml"
     text = '[stream]\ndata = "x.npz"\n[memory]\ntotal = 9\n[method]\nname = "practical"\nk = 3\n[train]\nlr = 0.5\n'
     recipe_file.write_text(text, "utf-8")
-    practical, mtn = comparison(str(recipe_file), ["practical", "mtn"])
+    practical, er = comparison(str(recipe_file), ["practical", "er"])
     assert values(practical, PRACTICAL) == PRACTICAL | {"lr": 0.5} and practical.method.k == 3
-    assert (mtn.train, mtn.method.k) == (Config.model_fields["train"].default, 10)
+    assert (er.train, er.method.k) == (Config.model_fields["train"].default, 10)
     recipe_file.write_text(text + "[others.train]\nmin_steps = 7\nreplay = 5\n", "utf-8")
-    practical, mtn, fetril = comparison(str(recipe_file), ["practical", "mtn", "fetril"])
-    assert (practical.train.min_steps, mtn.train.min_steps, fetril.train.min_steps) == (100, 7, 400)  # its own
-    assert (mtn.train.replay, mtn.train.lr, mtn.method.k) == (5, 0.1, 10)
+    practical, er, fetril = comparison(str(recipe_file), ["practical", "er", "fetril"])
+    assert (practical.train.min_steps, er.train.min_steps, fetril.train.min_steps) == (100, 7, 400)  # its own
+    assert (er.train.replay, er.train.lr, er.method.k) == (5, 0.1, 10)
     recipe_file.write_text(text + "[others]\nstream = 3\n", "utf-8")
-    for method in ("mtn", "practical"):
+    for method in ("er", "practical"):
         with pytest.raises(InputError, match="others must be a table of tables method and train"):
             comparison(str(recipe_file), [method])
 
@@ -243,20 +243,20 @@ def test_a_comparison_has_each_method_once_on_the_same_stream(config: Config, tm
 
 
 def test_the_table_and_results_json_say_which_values_each_method_had(call, clusters: Path, tmp_path: Path) -> None:
-    """At the door: `mtn` beside `practical` has neither its optimiser nor its rate nor its replay."""
+    """At the door: `er` beside `practical` and `mtn` has neither their optimiser nor their rate nor their replay."""
     small = [f"stream.data={clusters}", "stream.first=6", "stream.step=6", "memory.total=40", "train.epochs=1"]
     options = [word for one in small for word in ("--set", one)]
     methods = ("--methods", "practical,mtn,er,slda", "--jobs", "1", "--out", "out")
     code, out, _ = call("compare", "practical", *methods, *options, "--set", "train.min_steps=5")
     assert code == 0
     assert (
-        "train.lr: 0.003 for practical; 0.1 for mtn, er" in out
+        "train.lr: 0.1 for er; 0.003 for practical, mtn" in out
         and "train.loss: balanced for mtn; unset for practical, er" in out
-        and "train.optimizer: adamw for practical; sgd for mtn, er" in out
+        and "train.optimizer: sgd for er; adamw for practical, mtn" in out
     )
     assert "train.min_steps" not in out and "train.epochs" not in out  # the same for all
     markdown = (tmp_path / "out" / "results.md").read_text("utf-8")
-    assert "- train.replay: 96 for practical; 32 for mtn, er" in markdown
+    assert "- train.replay: 32 for er; 96 for practical, mtn" in markdown
     found = {one["method"]: one["differing_values"] for one in json.loads((tmp_path / "out/results.json").read_text())}
     assert found["practical"]["train.optimizer"] == "adamw" and found["mtn"]["train.loss"] == "balanced"
     assert found["slda"] == {}  # trains nothing

@@ -50,8 +50,8 @@ def test_recipes_are_shipped():
     assert {"clinc150", "flowers102"} <= set(recipe_names())
 
 
-def test_defaults_are_the_values_the_paper_states(toml):
-    config = recipe(toml())
+def test_defaults_are_the_values_the_paper_states():
+    config = small()  # without what a method declares
     assert (config.method.name, config.method.k, config.method.size) == ("mtn", 10, "medium")
     assert (config.train.optimizer, config.train.lr, config.train.weight_decay) == ("sgd", 0.1, 1e-4)
     assert (config.train.epochs, config.train.batch, config.train.replay) == (10, 128, 32)

@@ -53,6 +53,8 @@ def test_a_recipe_gives_the_sizes_and_the_paper_all_else(tmp_path: Path) -> None
     assert (demo.config.method, demo.config.train.loss) == (TransformerOptions(), None)  # not the demo's own
     own = grid.grid_setup(str(tmp_path / "clinc150_minilm.npz"), [0]).config
     assert own.method == TransformerOptions()
+    runs = [run for one in grid.grid_points("tasks", found) if one.series == "MTN" for run in one.runs]
+    assert all((run.method, run.train) == (TransformerOptions(), config.Train()) for run in runs) and runs
 
 
 def test_the_table_has_both_blocks_and_the_papers_numbers(grid_data: Path) -> None:

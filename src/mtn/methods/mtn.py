@@ -12,11 +12,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mtn.config import Config, MethodOptions
-from mtn.evidence import VOTES, WITH_NEIGHBOURS
-from mtn.methods.base import Batch, Method, Stage
+from mtn.evidence import QUERY, VOTES, WITH_NEIGHBOURS
+from mtn.memory import Memory
+from mtn.methods.base import Batch, Method, Stage, class_means, unit_rows
 from mtn.methods.ccil import ccil_stages, ccil_terms
 from mtn.methods.ssil import SSIL
 from mtn.model import SIZES, MemoryTransformer, NeighbourVote
@@ -33,17 +34,32 @@ class TransformerOptions(MethodOptions):
     """Add a learned class embedding to each neighbour."""
     rank: bool = True
     """Add a learned embedding of each neighbour's rank."""
-    readout: Literal["cls", "nn", "mix"] = "cls"
-    """Adapted query -> linear head; votes of the adapted neighbours; or both."""
+    readout: Literal["cls", "nn", "mix", "query"] = "cls"
+    """Adapted query -> linear head; votes of the adapted neighbours; both; or the head and the query as it came."""
 
 
 class MTN(SSIL):
-    """z = g(h(q, V)): the query and its k nearest exemplars -> transformer -> adapted query -> linear head."""
+    """z = g(h(q, V)): the query and its k nearest exemplars -> transformer -> adapted query -> linear head.
+
+    With the read-out `query` z_c = g_c(h(q, V)) + s cos(q, r_c), the rows r_c starting as class means: the few numbers
+    of an adapted query may not hold what tells an unforeseen class from the others.
+    """
 
     Options = TransformerOptions
+    defaults = {  # noqa: RUF012 (of the class; where images are few. The recipes of the paper state the paper's)
+        "method.size": "small",
+        "method.readout": "query",
+        "train.loss": "balanced",
+        "train.optimizer": "adamw",
+        "train.lr": 0.003,
+        "train.weight_decay": 0.0,
+        "train.replay": 96,
+        "train.min_steps": 100,
+    }
     needs = replace(SSIL.needs, neighbours=True, backbone="borrowed")
     losses = ("ss", "ce", "balanced", "ccil")
-    class_rows = (*SSIL.class_rows, "transformer.labels.weight")
+    class_rows = (*SSIL.class_rows, "transformer.labels.weight", "raw")
+    taught: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
@@ -53,6 +69,15 @@ class MTN(SSIL):
         )
         self.vote = NeighbourVote() if options.readout in ("nn", "mix") else None
         self.compiled = _compile(self.transformer.forward) if config.train.compile else None
+        if self.sees_query:
+            self.raw = nn.Parameter(torch.zeros(0, dimension))  # C,D: r_c
+            self.log_scale = nn.Parameter(torch.tensor(2.5))  # log s
+            self.register_buffer("taught", torch.zeros(0, dtype=torch.bool))  # classes the task has samples of
+
+    @property
+    def sees_query(self) -> bool:
+        """Whether the scores have a part of the query as it came."""
+        return bool(self.options.readout == "query")
 
     @property
     def width(self) -> int:
@@ -65,6 +90,9 @@ class MTN(SSIL):
             super().begin_task(task)
         if self.transformer.labels is not None:
             self.transformer.labels.grow(task.seen)
+        if self.sees_query:
+            self.raw = nn.Parameter(torch.cat([self.raw.detach(), class_means(task).to(self.raw)]))
+            self.taught = torch.bincount(task.train.y, minlength=task.seen).bool().to(self.taught.device)
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         return ccil_stages(self, task) if self.config.train.loss == "ccil" else super().stages(task)
@@ -93,10 +121,16 @@ class MTN(SSIL):
         return self.adapt(x, neighbours, query_only=True)[:, 0]
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        first, *others = MTN.shares(self, x, neighbours).values()
-        return sum(others, start=first)
+        first, *others = self.adapted_shares(x, neighbours).values()
+        total = sum(others, start=first)
+        return total + self.query_scores(x) if self.sees_query else total
 
     def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
+        """Of the query as it came where that is seen, of the linear head, of the neighbours' votes."""
+        adapted = self.adapted_shares(x, neighbours)
+        return {QUERY: self.query_scores(x)} | adapted if self.sees_query else adapted
+
+    def adapted_shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
         """Of the linear head, of the neighbours' votes, or of both."""
         if self.vote is None:
             return {WITH_NEIGHBOURS: self.head(self.embed(x, neighbours))}
@@ -105,11 +139,31 @@ class MTN(SSIL):
         votes = {VOTES: self.vote(adapted, neighbours, int(self.seen))}
         return votes if self.options.readout == "nn" else votes | {WITH_NEIGHBOURS: self.head(adapted[:, 0])}
 
+    def query_scores(self, x: Tensor) -> Tensor:
+        """s cos(q, r_c): B,C. A row moves only in a task with samples of its class."""
+        if not self.training:  # rows are of length 1
+            return self.log_scale.exp() * x @ self.raw.T
+        moving = unit_rows(self.raw[self.taught])
+        return self.log_scale.exp() * cosines(x, self.raw.detach(), moving, self.taught)
+
+    @torch.no_grad()
+    def end_task(self, task: Task, memory: Memory) -> None:
+        """Rows are kept at length 1, so that a query needs no normalisation."""
+        if self.sees_query:
+            self.raw[self.taught] = unit_rows(self.raw[self.taught])
+
+
+def cosines(x: Tensor, frozen: Tensor, moving: Tensor, taught: Tensor) -> Tensor:
+    """B,C: of unit vectors x (B,D) with rows of length 1, those of taught classes (C) `moving`, the others `frozen`."""
+    trained = x @ moving.T
+    return trained if taught.all() else (x @ frozen.T).index_copy(1, taught.nonzero().squeeze(1), trained)
+
 
 class MTNUnlocked(MTN):
     """End to end: the loss reaches the backbone through the query. Neighbours' features are constants that grow stale
     and are computed anew every so many steps (mtn.methods.learned.Bank). On vectors it is MTN."""
 
+    defaults = {}  # noqa: RUF012 (the backbone is trained as the paper says)
     needs = replace(MTN.needs, backbone="own", images=True)
 
 

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from mtn import losses
 from mtn.config import Config
-from mtn.evidence import DISCRIMINANT, PROTOTYPE, QUERY
+from mtn.evidence import DISCRIMINANT, PROTOTYPE
 from mtn.memory import Memory
-from mtn.methods.base import Batch, Judged, Method, Needs, class_means, unit_rows
+from mtn.methods.base import Batch, Judged, Method, Needs
 from mtn.methods.gaussian import GaussianMoments, left_out_products
 from mtn.methods.mixture import fit_weights
-from mtn.methods.mtn import MTN, TransformerOptions
+from mtn.methods.mtn import MTN, TransformerOptions, cosines
 from mtn.neighbours import Neighbours, capped, nearest
 from mtn.samples import Samples
 from mtn.stream import Task
@@ -49,46 +49,10 @@ PRECISION = 50.0
 """One over the variance of what is believed of shares."""
 
 
-def cosines(x: Tensor, frozen: Tensor, moving: Tensor, taught: Tensor) -> Tensor:
-    """B,C: of unit vectors x (B,D) with rows of length 1, those of taught classes (C) `moving`, the others `frozen`."""
-    trained = x @ moving.T
-    return trained if taught.all() else (x @ frozen.T).index_copy(1, taught.nonzero().squeeze(1), trained)
-
-
 class QueryNetwork(MTN):
-    """z_c = g_c(h(q, V)) + s cos(q, r_c): the adapted query, and the query as it came."""
+    """z_c = g_c(h(q, V)) + s cos(q, r_c): the adapted query, and the query as it came, whatever the read-out."""
 
-    class_rows = (*MTN.class_rows, "raw")
-    taught: Tensor
-
-    def __init__(self, dimension: int, config: Config) -> None:
-        super().__init__(dimension, config)
-        self.raw = nn.Parameter(torch.zeros(0, dimension))
-        self.log_scale = nn.Parameter(torch.tensor(2.5))
-        self.register_buffer("taught", torch.zeros(0, dtype=torch.bool))  # classes the task has samples of
-
-    def begin_task(self, task: Task) -> None:
-        super().begin_task(task)
-        self.raw = nn.Parameter(torch.cat([self.raw.detach(), class_means(task).to(self.raw)]))
-        self.taught = torch.bincount(task.train.y, minlength=task.seen).bool().to(self.taught.device)
-
-    def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        return super().scores(x, neighbours) + self.query_scores(x)
-
-    def query_scores(self, x: Tensor) -> Tensor:
-        """s cos(q, r_c): B,C."""
-        if not self.training:  # rows are of length 1
-            return self.log_scale.exp() * x @ self.raw.T
-        moving = unit_rows(self.raw[self.taught])
-        return self.log_scale.exp() * cosines(x, self.raw.detach(), moving, self.taught)
-
-    def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
-        return {QUERY: self.query_scores(x)} | super().shares(x, neighbours)
-
-    @torch.no_grad()
-    def end_task(self, task: Task, memory: Memory) -> None:
-        """Rows are kept at length 1, so that a query needs no normalisation."""
-        self.raw[self.taught] = unit_rows(self.raw[self.taught])
+    sees_query = True
 
 
 class Practical(Method):

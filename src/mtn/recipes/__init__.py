@@ -79,7 +79,9 @@ def comparison_on(kind: str, name: str, methods: Iterable[str], overrides: Itera
 
 
 def for_method(config: Config, method: str) -> Config:
-    """A configuration that was made for all methods, with the values of one of them."""
+    """A configuration with the values of another method; that of the method itself is as it is."""
+    if method == config.method.name:
+        return config
     values = _dumped(config)
     values.pop("tuned", None)
     del values["method"]["name"]
@@ -218,10 +220,9 @@ def _layered(
     if named not in (None, name):  # the recipe speaks of another method
         layers = {key: layers[key] for key in layers if key not in ("method", "train")} | others
     tuned = _tuned(layers.pop("tuned", {}), name)
-    _add_declared(layers, name, above=named != name, import_methods=import_methods)
-    for key, value in tuned.items():
-        _put(layers, key, value)
-    for key, value in settings.items():
+    learned = "images.side" in settings or "side" in _section(layers, "images.side")
+    _add_declared(layers, name, above=named != name, learned=learned, import_methods=import_methods)
+    for key, value in (*tuned.items(), *settings.items()):
         _put(layers, key, value)
     return parse(layers | ({"tuned": True} if tuned else {}), origin, import_methods=import_methods)
 
@@ -241,8 +242,11 @@ def _others(values: Any) -> dict[str, Any]:
     return values
 
 
-def _add_declared(layers: dict[str, Any], name: Any, *, above: bool, import_methods: bool) -> None:
-    """Put what a method declares above or below what a recipe says; a loss is not for methods that have no such one."""
+def _add_declared(layers: dict[str, Any], name: Any, *, above: bool, learned: bool, import_methods: bool) -> None:
+    """Put what a method declares above or below what a recipe says; a loss is not for methods that have no such one.
+
+    Not where features are learned by a method that lends its backbone: that one would be trained by it, too.
+    """
     if not isinstance(name, str):
         return  # `parse` says so, of a name that is not found too
     try:
@@ -252,12 +256,14 @@ def _add_declared(layers: dict[str, Any], name: Any, *, above: bool, import_meth
     train = layers.get("train")
     if above and isinstance(train, dict) and _is_loss_of_others(train.get("loss"), method):
         del train["loss"]
-    for key, value in method.defaults.items():
+    for key, value in ({} if learned and method.needs.backbone == "borrowed" else method.defaults).items():
         if not key.startswith(("train.", "method.")):
             raise InputError(f"method {name!r}: defaults may have keys of [train] and [method], got {key!r}")
         leaf, section = key.partition(".")[2], _section(layers, key)
         if above or leaf not in section:
             section[leaf] = value
+    if isinstance(train, dict) and train.get("loss") in method.losses[:1]:
+        del train["loss"]  # its own is what unset means: one configuration, one digest
 
 
 def _is_loss_of_others(loss: Any, method: type[Method]) -> bool:
