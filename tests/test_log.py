@@ -91,9 +91,9 @@ def test_logging_is_seldom_enough_not_to_be_felt(configure: Callable[..., config
     """A line takes far less than a hundredth of the steps between two lines, at a millisecond a step."""
     it = log.open_log(tmp_path, configure(), 0, 0)
     numbers = {"lr": 0.1, "loss/classification": 1.234567, "loss/distillation": 0.5}
-    start = time.process_time()
+    start = time.thread_time()
     for step in range(200):
         it.write(1, step, numbers)
-    spent = (time.process_time() - start) / 200
+    spent = (time.thread_time() - start) / 200
     it.close()
     assert spent < 0.1 * log.LOG_EVERY * 1e-3

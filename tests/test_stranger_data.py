@@ -190,9 +190,9 @@ def test_folders_in_folders_without_end_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_extra_field_of_many_parts_is_read_at_once() -> None:
-    start = time.process_time()
+    start = time.thread_time()
     assert list(zips._large_numbers(b"\x02\0\0\0" * 16_000 + struct.pack("<2HQ", 1, 8, 7))) == [7]
-    assert time.process_time() - start < 0.1
+    assert time.thread_time() - start < 0.1
 
 
 # ---- tables
@@ -202,13 +202,13 @@ def test_a_header_of_thousands_of_columns_takes_milliseconds(tmp_path: Path) -> 
     names = [f"c{number}" for number in range(8000)]
     rows = "\n".join(",".join("1" for _ in names) + f",{label}" for label in "ab")
     (tmp_path / "t.csv").write_text(f"{','.join(names)},label\n{rows}\n")
-    start = time.process_time()
+    start = time.thread_time()
     table = read_vector_table(tmp_path / "t.csv", labelled=True)
-    assert time.process_time() - start < 0.3 and table.x.shape == (2, 8000)
+    assert time.thread_time() - start < 0.3 and table.x.shape == (2, 8000)
     reader = Reader(None, {"columns": names[::-1]}, 8000)
-    start = time.process_time()
+    start = time.thread_time()
     assert reader.to_ask(tmp_path / "t.csv").x.shape == (2, 8000)
-    assert time.process_time() - start < 0.5
+    assert time.thread_time() - start < 0.5
     (tmp_path / "t.csv").write_text(",".join(["c"] * 200_000) + "\n")
     with refused("all different", seconds=2):
         read_vector_table(tmp_path / "t.csv", labelled=True)

@@ -145,9 +145,9 @@ def test_of_thousands_of_frames_one_is_decoded(format: str) -> None:
     frames = [Image.new("L", (16, 16), number % 256) for number in range(2000)]
     file = io.BytesIO()
     frames[0].save(file, format, save_all=True, append_images=frames[1:])
-    start = time.process_time()
+    start = time.thread_time()
     assert images.decode(file.getvalue()).size == (16, 16)
-    assert time.process_time() - start < 0.5
+    assert time.thread_time() - start < 0.5
 
 
 def exif_of(tags: int, size: int) -> bytes:
@@ -171,14 +171,14 @@ def test_tags_that_share_their_bytes_do_not_fill_the_memory(format: str) -> None
     else:
         Image.new("RGB", (8, 8)).save(file, format, exif=b"Exif\0\0" + bomb)
     tracemalloc.start()
-    start = time.process_time()
+    start = time.thread_time()
     try:
         images.decode(file.getvalue())
     except images.Unreadable as error:
         assert len(str(error).splitlines()) == 1
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 50e6 and time.process_time() - start < 3
+    assert peak < 50e6 and time.thread_time() - start < 3
 
 
 def test_an_image_with_large_metadata_is_decoded() -> None:
