@@ -165,13 +165,16 @@ def test_describing_a_model_and_listing_recipes_load_no_torch(model_folder: Path
     assert loaded(f"sys.argv = ['mtn', 'recipes']\n{command}") <= {"pydantic"}
 
 
-def test_an_answer_loads_neither_scikit_learn_nor_what_it_brings(model_folder: Path, clusters: Path) -> None:
+def test_an_answer_loads_neither_scikit_learn_nor_what_it_brings(
+    model_folder: Path, clusters: Path, tmp_path: Path
+) -> None:
     """It takes as long to import as torch does; sentence-transformers, of which the encoder of sentences does without,
     takes three times as long."""
     slow = {"sklearn", "scipy", "pandas", "matplotlib", "sentence_transformers", "transformers", "tenacity"}
-    np.save("asked.npy", np.load(clusters)["x_test"][:2])
+    asked = tmp_path / "asked.npy"
+    np.save(asked, np.load(clusters)["x_test"][:2])
     for command in ("predict", "explain"):
-        words = ["mtn", command, str(model_folder), "asked.npy"]
+        words = ["mtn", command, str(model_folder), str(asked)]
         assert not loaded(f"sys.argv = {words}\nfrom mtn.__main__ import main\nmain()", slow)
     assert not loaded("import mtn.encoders.minilm", slow)
 
