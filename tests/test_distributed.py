@@ -15,11 +15,11 @@ from filelock import FileLock
 from commands import file_contents
 from dataset_files import write_sentences
 from mtn.experiments.run import run
-from mtn.recipes import recipe, with_changes
+from mtn.recipes import recipe
 from mtn.runtime import distributed
 from mtn.storage import files
 from mtn.storage.tensors import load_tensors
-from two_processes import RUNS, VARIANTS
+from two_processes import RUNS, SGD, VARIANTS
 
 RECIPE = """
 [stream]
@@ -117,7 +117,7 @@ def test_the_search_shared_out_is_exact(report: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_ends_as_with_one_process(shared: Path, path: Path, tmp_path: Path, name: str) -> None:
-    alone = run(with_changes(recipe(str(path)), method={"name": name}), tmp_path / "alone")
+    alone = run(recipe(str(path), [f"method.name={name}", *SGD]), tmp_path / "alone")
     result = files.read_json(shared / name / "result.json")
     for key in ("accuracy", "average_incremental_accuracy"):
         assert result[key] == pytest.approx(alone[key], abs=0.2)
@@ -128,7 +128,7 @@ def test_a_run_ends_as_with_one_process(shared: Path, path: Path, tmp_path: Path
 
 
 def test_a_killed_process_ends_the_others_and_the_run_goes_on(shared: Path, path: Path, tmp_path: Path) -> None:
-    command = ("-m", "mtn", "run", path, "--out", "killed")
+    command = ("-m", "mtn", "run", path, "--out", "killed", *(word for change in SGD for word in ("--set", change)))
     err = kill_second(torchrun(*command, cwd=tmp_path), tmp_path / "killed" / "state.safetensors")
     assert err.count(distributed.LOST_PEER) == 1 and "gloo" not in err
     assert not (tmp_path / "killed" / "result.json").exists()

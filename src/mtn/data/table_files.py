@@ -37,16 +37,16 @@ class Columns:
     def rename(self, header: Sequence[str], path: Path) -> list[str]:
         """The header with those of `NAMES` that are there; a column in whose place the user names another is not."""
         renamed, taken = list(header), set[int]()
-        lowered = [column.lower() for column in header]  # once: a header may have 200 000 columns
+        own, lowered = _positions(header), _positions([column.lower() for column in header])
         for name in NAMES:
             told = getattr(self, name, None)
             other = {"path": self.text, "text": self.path}.get(name)
             if other is not None:
                 continue  # sentences are meant, or images
             # the exact name, else the same letters in any case
-            positions = _matches(header, told or name) or _matches(lowered, (told or name).lower())
+            positions = own.get(told or name) or lowered.get((told or name).lower(), [])
             if told is None and not positions and not (name == "text" and "path" in renamed):
-                others = [row for row, column in enumerate(lowered) if column in SYNONYMS.get(name, ())]
+                others = [row for synonym in SYNONYMS.get(name, ()) for row in lowered.get(synonym, [])]
                 positions = [row for row in others if row not in taken] if len(others) == 1 else []
             if told is not None and not positions:
                 raise InputError(f"{path} has no column {told!r} (--{name}); {describe_columns(header)}")
@@ -61,9 +61,12 @@ USUAL_COLUMNS = Columns()
 """Called by their own names."""
 
 
-def _matches(header: Sequence[str], name: str) -> list[int]:
-    """The positions of the columns of this name."""
-    return [position for position, column in enumerate(header) if column == name]
+def _positions(header: Sequence[str]) -> dict[str, list[int]]:
+    """The positions of the columns of each name, in one pass: a header may have 200 000 columns."""
+    found: dict[str, list[int]] = {}
+    for position, column in enumerate(header):
+        found.setdefault(column, []).append(position)
+    return found
 
 
 def is_table(path: Path) -> bool:
