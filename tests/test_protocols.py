@@ -225,6 +225,18 @@ def test_the_command_ranks_methods_on_several_kinds(
     assert code == 2 and "did you mean 'blurry'?" in errors
 
 
+def test_a_method_that_cannot_run_on_one_kind_does_not_stop_the_others(
+    call: Callable[..., tuple[int, str, str]], clusters: Path, tmp_path: Path
+) -> None:
+    sets = [f"stream.data={clusters}", "stream.first=6", "stream.step=2", "memory.total=60", "stream.shots=1"]
+    words = [word for text in [*sets, "train.min_steps=1", "train.epochs=1"] for word in ("--set", text)]
+    command = ["compare", "demo", "--methods", "bic,ncm", "--streams", "few-shot,repeat", "--jobs", "1", *words]
+    code, _, errors = call(*command, "--out", "ranks")
+    assert code == 2 and "few-shot: bic-seed0: method 'bic' needs 2 exemplars of each class" in errors
+    found = {kind: json.loads((tmp_path / f"ranks/{kind}/results.json").read_text()) for kind in ("few-shot", "repeat")}
+    assert [[result["method"] for result in results] for results in found.values()] == [["ncm"], ["bic", "ncm"]]
+
+
 # ---- one's own, as the page says
 
 

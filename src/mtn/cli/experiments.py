@@ -97,7 +97,14 @@ def compare(
 
     with resumable(folder), bar(console) as progress:
         results = run_all(plain, folder) if plain else []
-        ranked = {kind: run_all(configs, folder / kind) for kind, configs in by_kind.items()}
+        ranked, failed = {}, []
+        for kind, configs in by_kind.items():  # a method that cannot run on one stream does not stop the others
+            try:
+                ranked[kind] = run_all(configs, folder / kind)
+            except InputError as error:
+                failed.append(f"{kind}: {error}")
+    if failed:
+        raise InputError("; ".join(failed))
     if ranked:
         console.print(stream_ranks.write(ranked, folder), markup=False, highlight=False)
         typer.echo(f"{folder}/: streams.md, streams.png, streams.svg, and a folder for each kind of stream")
