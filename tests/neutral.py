@@ -128,6 +128,7 @@ def config(data: Path, method: str, **more: Any) -> Any:
         "train.batch": 32,
         "train.epochs": 2,
         "train.replay": 8,
+        "train.max_draws": 0,
         "train.optimizer": "sgd",  # the first version gave every method the same
         "train.lr": 0.1,
         "train.weight_decay": 1e-4,

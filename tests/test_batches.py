@@ -128,6 +128,9 @@ def test_a_long_training_does_not_pile_up_permutations():
         ({"epochs": 3, "batch": 32, "min_steps": 100}, 100),
         ({"epochs": 0, "batch": 32}, 0),
         ({"epochs": 3, "batch": 1000}, 3),  # a step holds no more than the 60 samples
+        ({"epochs": 3, "batch": 32, "max_draws": 40}, 3),  # 2 classes, 80 / 32 = 2.5
+        ({"epochs": 3, "batch": 32, "max_draws": 91}, 6),  # the epochs draw 90 of a class
+        ({"epochs": 3, "batch": 32, "max_draws": 1, "min_steps": 5}, 5),
     ],
 )
 def test_steps_are_enough_for_the_epochs_and_at_least_the_floor(teach, train, steps):

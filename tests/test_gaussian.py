@@ -236,6 +236,47 @@ def test_the_scale_is_one_where_classes_are_gaussians_and_less_where_they_are_no
     assert found(0.3 * rng.standard_normal((2000, 12)) + directions * rng.standard_normal((2000, 1))) < 0.7
 
 
+def mislabelled(classes: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Samples, labels of which that share was drawn from the other classes, and which were not."""
+    generator = torch.Generator().manual_seed(0)
+    true = torch.arange(40 * classes) % classes
+    x = 3 * torch.randn(classes, 12, generator=generator)[true] + torch.randn(len(true), 12, generator=generator)
+    wrong = torch.rand(len(true), generator=generator) < share
+    other = (true + torch.randint(1, classes, (len(true),), generator=generator)) % classes
+    return x / 20, torch.where(wrong, other, true), ~wrong
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_wrong_labels_are_counted_and_told_from_right_ones(configure, share: float) -> None:
+    x, y, right = mislabelled(8, share)
+    moments = moments_of(configure, x, y)
+    samples = Samples(x.numpy(), np.arange(len(x)), y, torch.arange(len(x)))
+    assert moments.trust(samples) is None
+    moments.estimate_wrong_labels(samples)
+    drawn = float((~right).double().mean()) / (1 - 1 / 8)  # evenly from all classes: an eighth is right by chance
+    assert float(moments.doubt[0]) == pytest.approx(drawn, abs=0.02)
+    trust = moments.trust(samples)
+    assert trust is not None and ((trust > 0.5) == right).double().mean() > 0.97
+
+
+def test_where_classes_overlap_no_label_is_doubted(configure) -> None:
+    x, y, _ = mislabelled(8, 0.0)
+    for noise in (0.0, 0.1, 0.5):
+        blurred = x + noise * torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+        moments = moments_of(configure, blurred, y)
+        moments.estimate_wrong_labels(Samples(blurred.numpy(), np.arange(len(x)), y, torch.arange(len(x))))
+        assert float(moments.doubt[0]) == 0
+
+
+def test_the_only_sample_of_a_class_is_trusted(configure) -> None:
+    x, y, _ = mislabelled(8, 0.3)
+    y = torch.where(torch.arange(len(y)) == 5, 8, y)
+    moments = moments_of(configure, x, y)
+    moments.estimate_wrong_labels(Samples(x.numpy(), np.arange(len(x)), y, torch.arange(len(x))))
+    trust = moments.label_trust(x, y)
+    assert trust is not None and trust.isfinite().all() and float(trust[5]) == 1
+
+
 def test_nothing_is_chosen_without_samples_to_leave_out(configure) -> None:
     for x, y in ((torch.eye(6)[:4], torch.arange(4)), (torch.eye(6)[:4], torch.zeros(4, dtype=torch.long))):
         moments = moments_of(configure, x, y)

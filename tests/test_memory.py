@@ -77,6 +77,17 @@ def test_quotas_leave_what_is_available_as_it_is():
         assert available.tolist() == [5, 5]
 
 
+@pytest.mark.parametrize("select", POLICIES)
+def test_a_sample_whose_label_is_probably_wrong_comes_after_all_others_of_its_class(select):
+    memory = make(per_class=4, select=select)
+    memory.add(samples([0] * 5), seeded(), trust=lambda samples: (samples.id != 2).double())
+    assert sorted(ids(memory, 0)) == [0, 1, 3, 4]
+    memory.add(samples([0] * 6, first_id=5), seeded(1), trust=lambda samples: torch.full((len(samples),), 0.3))
+    assert sorted(ids(memory, 0)) == [0, 1, 3, 4]
+    memory.add(samples([1] * 3, first_id=20), seeded(2), trust=lambda samples: torch.full((len(samples),), 0.3))
+    assert sorted(ids(memory, 1)) == [20, 21, 22]  # there is no other
+
+
 # ---- over a stream
 
 

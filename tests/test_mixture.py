@@ -19,6 +19,16 @@ def test_a_weight_by_hand() -> None:
     assert most_likely_weights(parts, y, torch.tensor([0.5]), 1e-9).tolist() == pytest.approx([0.994623], abs=1e-5)
 
 
+def test_a_sample_counts_as_much_as_it_is_trusted() -> None:
+    parts = torch.randn(2, 40, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y, some = torch.arange(40) % 5, torch.arange(40) < 25
+    prior = torch.tensor([0.3, 0.7])
+    without = most_likely_weights(parts[:, some], y[some], prior, 2.0)
+    torch.testing.assert_close(most_likely_weights(parts, y, prior, 2.0, some.double()), without)
+    twice = most_likely_weights(parts.repeat(1, 2, 1), y.repeat(2), prior, 2.0)
+    torch.testing.assert_close(most_likely_weights(parts, y, prior, 2.0, torch.full((40,), 2.0)), twice)
+
+
 def noisy(strength: float, y: Tensor, seed: int) -> Tensor:
     """N,5: scores that tell the class by so much."""
     noise = torch.randn(len(y), 5, generator=torch.Generator().manual_seed(seed))

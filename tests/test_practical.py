@@ -220,6 +220,26 @@ def test_where_classes_overlap_it_is_not_below_its_parts_nor_below_slda(overlapp
     assert abs(harder[0] - harder[2]) < 0.15
 
 
+def test_where_labels_are_wrong_it_is_not_below_slda_and_remembers_right_ones(tmp_path, start) -> None:
+    rng, y, fresh = np.random.default_rng(0), np.repeat(np.arange(16), 60), np.repeat(np.arange(16), 100)
+    centres = 0.55 * rng.standard_normal((16, 24))
+    x, asked = (centres[of] + rng.standard_normal((len(of), 24)) for of in (y, fresh))
+    np.savez(tmp_path / "wrong.npz", x_train=x, y_train=y, x_test=asked, y_test=fresh)
+    stream, memory = {"data": str(tmp_path / "wrong.npz"), "first": 8, "step": 4}, {"total": 320}
+    it, tasks = start(3, stream=stream | {"kind": "noisy", "share": 0.3}, memory=memory)
+    test = Samples.join([task.test for task in tasks])
+    slda = SLDA(24, with_changes(it.config, method={"name": "slda"}))
+    for task in tasks:
+        slda.begin_task(task)
+        slda.end_task(task, it.memory)
+    below = (slda.scores(test.x(), None).argmax(1) == test.y).double().mean()
+    assert accuracy(it, test) > below - 0.01  # a standard error
+    _, clean = start(0, stream=stream, memory=memory)
+    true = {int(i): int(label) for task in clean for i, label in zip(task.train.id, task.train.y, strict=True)}
+    right = [true[int(i)] == int(label) for i, label in zip(it.memory.id, it.memory.y, strict=True)]
+    assert np.mean(right) > 0.9  # 0.7 of all
+
+
 def test_with_fewer_samples_than_numbers_every_part_has_a_say(tmp_path, start) -> None:
     """All are told apart, so nothing says how far the discriminant can be believed: not for ever."""
     rng, y = np.random.default_rng(0), np.repeat(np.arange(4), 12)

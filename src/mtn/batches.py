@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mtn.config import Config
+from mtn.config import Config, Train
 from mtn.inference import featurised_memory, scores
 from mtn.memory import Memory
 from mtn.methods import Batch, Method, Stage
@@ -136,7 +136,7 @@ def prepare(
     retrievable = memory.part(~held_out) if held_out.any() else memory  # what is held out is not retrieved either
     first, second = _samples_of(task, stage, held_out, memory, past)
     size = min(config.train.batch, len(first))
-    steps = max(math.ceil(stage.epochs * config.train.epochs * len(first) / size), config.train.min_steps)
+    steps = number_of_steps(first, config.train, stage.epochs)
     replay_size = size if stage.equal_replay else config.train.replay
     pools = {"new": (first, size)}
     if len(second) and replay_size:
@@ -155,6 +155,14 @@ def prepare(
     }
     frequency = _class_frequency(list(samplers.values()), task.seen).to(method.seen.device)
     return StageBatches(samplers["new"], samplers.get("replay"), frequency, steps, precision=precision)
+
+
+def number_of_steps(samples: Samples, train: Train, epochs: float = 1.0) -> int:
+    """Steps of a stage on these samples; `epochs` are its own, times those of the configuration."""
+    draws = epochs * train.epochs * len(samples)
+    if train.max_draws:
+        draws = min(draws, train.max_draws * len(samples.y.unique()))
+    return max(math.ceil(draws / min(train.batch, len(samples))), train.min_steps)
 
 
 def _key(seed: int, task: Task, stage: Stage, name: str) -> tuple[object, ...]:

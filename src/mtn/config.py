@@ -168,6 +168,8 @@ class Train(Section):
     """Passes over the new samples of a task."""
     min_steps: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     """Least number of training steps per task, however few samples it has."""
+    max_draws: Annotated[int, Field(ge=0, le=LARGEST)] = 0
+    """Most samples of a class that a task draws, on average: fewer passes where classes have many. 0: no limit."""
     lr: Annotated[float, Field(gt=0)] = 0.1
     """Learning rate at the start of a task."""
     schedule: Literal["cosine", "constant", "step"] = "cosine"
@@ -194,9 +196,10 @@ class Train(Section):
     losses and answers stay in float32."""
 
     @model_serializer(mode="wrap")
-    def _without_default_precision(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Runs in float32 are written as they were before there was another precision."""
-        return {key: value for key, value in serialise(self).items() if (key, value) != ("precision", "float32")}
+    def _without_later_defaults(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Runs are written as they were before there were these keys, if they have their defaults."""
+        later = (("precision", "float32"), ("max_draws", 0))
+        return {key: value for key, value in serialise(self).items() if (key, value) not in later}
 
 
 class Config(Section):

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
-    """-log softmax(z)_y, mean over B."""
-    return F.cross_entropy(z, y)
+def cross_entropy(z: Tensor, y: Tensor, trust: Tensor | None = None) -> Tensor:
+    """-t log softmax(z)_y, mean over B; t (B) is how far each label is trusted, 1 unless given."""
+    return F.cross_entropy(z, y) if trust is None else (trust * F.cross_entropy(z, y, reduction="none")).mean()
 
 
 def separated_softmax(z: Tensor, y: Tensor, old: int) -> Tensor:
@@ -44,12 +44,12 @@ def taskwise_distillation(z: Tensor, teacher: Tensor, spans: Sequence[slice], te
     return temperature**2 * total / len(z)
 
 
-def balanced_cross_entropy(z: Tensor, y: Tensor, frequency: Tensor) -> Tensor:
+def balanced_cross_entropy(z: Tensor, y: Tensor, frequency: Tensor, trust: Tensor | None = None) -> Tensor:
     """Cross-entropy over all seen classes, corrected for how often each is drawn: softmax(z + log frequency).
 
     What remains in z is free of the drawing frequencies (Menon et al. 2021, logit adjustment; Ren et al. 2020).
     """
-    return F.cross_entropy(z + frequency.clamp(min=torch.finfo(frequency.dtype).tiny).log(), y)
+    return cross_entropy(z + frequency.clamp(min=torch.finfo(frequency.dtype).tiny).log(), y, trust)
 
 
 def soft_cross_entropy(z: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -19,6 +19,8 @@ from mtn.search import Location, NeighbourLists, VectorStore, in_process_store, 
 
 Featurise = Callable[[Samples], Samples]
 """Images -> the vectors that a backbone makes of them; vectors are returned as they are."""
+Trust = Callable[[Samples], Tensor | None]
+"""Samples -> how probably each label is right (N); None: all are taken as right."""
 
 
 class Memory:
@@ -75,15 +77,25 @@ class Memory:
 
     # ---- changes
 
-    def add(self, samples: Samples, generator: torch.Generator, featurise: Featurise = lambda samples: samples) -> None:
+    def add(
+        self,
+        samples: Samples,
+        generator: torch.Generator,
+        featurise: Featurise = lambda samples: samples,
+        trust: Trust = lambda samples: None,
+    ) -> None:
         """Keep those of `samples` that the policy selects, arriving in random order; exemplars are dropped for them.
 
-        Herding selects images by the vectors that `featurise` returns.
+        Herding selects images by the vectors that `featurise` returns. A sample whose label is probably wrong comes
+        after all others of its class.
         """
         samples = samples.select(torch.randperm(len(samples), generator=generator))
         y = torch.cat([self.y, samples.y])
         quota = self.quota(torch.bincount(y))
-        priority = torch.cat([self.priority, self._prioritise(samples, quota, generator, featurise)])
+        trusted = trust(samples)
+        right = torch.ones(len(samples), dtype=torch.bool) if trusted is None else trusted.cpu() > 0.5
+        coming = self._prioritise(samples, right, quota, generator, featurise)
+        priority = torch.cat([self.priority, coming.masked_fill(~right, -torch.inf)])
         self.arrived += len(samples)
         kept = self._select(y, priority, quota)
         old, new = kept[kept < len(self)], kept[kept >= len(self)]
@@ -192,15 +204,17 @@ class Memory:
         labels = y[order]
         return order[rank_within_class(labels) < quota[labels]].sort().values
 
-    def _prioritise(self, samples: Samples, quota: Tensor, generator: torch.Generator, featurise: Featurise) -> Tensor:
+    def _prioritise(
+        self, samples: Samples, right: Tensor, quota: Tensor, generator: torch.Generator, featurise: Featurise
+    ) -> Tensor:
         if self.budget.select == "reservoir":
             return torch.rand(len(samples), generator=generator, dtype=torch.float64)
         if self.budget.select == "ring":
             return self.arrived + torch.arange(len(samples), dtype=torch.float64)
         priority = torch.full((len(samples),), -torch.inf, dtype=torch.float64)
         samples = featurise(samples)
-        for label in torch.unique(samples.y):
-            rows = (samples.y == label).nonzero().squeeze(1)
+        for label in torch.unique(samples.y[right]):
+            rows = ((samples.y == label) & right).nonzero().squeeze(1)
             chosen = rows[herd(samples.x(rows), int(quota[label]))]
             priority[chosen] = -torch.arange(len(chosen), dtype=torch.float64)
         return priority

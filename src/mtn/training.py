@@ -175,16 +175,17 @@ class Learner:
     def begin(self, task: Task) -> None:
         """The memory is filled before training and stays so within the task (docs/explanation/design.md, choice 5)."""
         torch.manual_seed(rng.generator(self.config.seed, task.index, "initialise").initial_seed())
+        if self.method.needs.teacher and task.index:
+            self.teacher = self._frozen()
+        self.method.begin_task(task)
         if self.method.needs.memory == "exemplars":
-            self.memory.add(task.train, rng.generator(self.config.seed, task.index, "memory"), self.method.featurise)
+            drawn = rng.generator(self.config.seed, task.index, "memory")
+            self.memory.add(task.train, drawn, self.method.featurise, self.method.trust)
             if task.old:  # the base alone needs none
                 counts = torch.bincount(self.memory.y, minlength=task.seen)
                 forgotten = self.method.forgotten.cpu()
                 counts[: len(forgotten)][forgotten] = len(self.memory)
                 check_memory(self.config, counts)
-        if self.method.needs.teacher and task.index:
-            self.teacher = self._frozen()
-        self.method.begin_task(task)
 
     def _frozen(self) -> Method:
         return copy.deepcopy(self.method).requires_grad_(False)
@@ -293,12 +294,13 @@ class Learner:
 
 
 def restore_method(method: Method, tensors: Mapping[str, Tensor]) -> None:
-    """Put a saved state into a method. States of version 0.1 do not say which classes were forgotten: none, then."""
+    """Put a saved state into a method. Early states say neither which classes were forgotten nor any doubt: none."""
     missing = {
         f"{name.removesuffix('seen')}forgotten": torch.zeros(int(seen), dtype=torch.bool)
         for name, seen in tensors.items()
         if name.rpartition(".")[2] == "seen"
     }
+    missing |= {name: value for name, value in method.state_dict().items() if name.rpartition(".")[2] == "doubt"}
     method.make_room(tensors)
     restore_module(method, missing | dict(tensors))
     method.derive()

@@ -295,6 +295,7 @@ def _current_weights(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
 
     Up to format 2 the names alone told which classes were forgotten. Up to format 1 the network of `practical` saw the
     adapted query alone: rows of zeros add nothing to scores. Up to format 4 it had no discriminant: it has no weight.
+    Up to format 5 it doubted no label.
     """
     state = dict(weights)
     if facts["configuration"]["method"]["name"] == "practical":
@@ -304,6 +305,8 @@ def _current_weights(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
             state |= add_prefix(added, "network.")
         if facts["format"] <= 4:
             state["weights"] = F.pad(state["weights"], (0, 1))
+        if facts["format"] <= 5:
+            state["moments.doubt"] = torch.zeros(2)
     if facts["format"] <= 2:
         forgotten = torch.tensor([name is None for name in facts["labels"]["names"]], dtype=torch.bool)
         owners = [name.removesuffix("seen") for name in state if name.rpartition(".")[2] == "seen"]

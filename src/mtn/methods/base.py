@@ -178,6 +178,10 @@ class Method(nn.Module):
         """Samples as the vectors that `scores` takes."""
         return samples
 
+    def trust(self, samples: Samples) -> Tensor | None:
+        """N: how probably each label is right, once the task of the samples has begun; None: all are taken as right."""
+        return None
+
     def measured(self) -> dict[str, float]:
         """Further numbers for the result of a run."""
         return {}

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mtn.config import Config
+from mtn.losses import cross_entropy
 from mtn.methods.analytic import SLDA
 from mtn.methods.mixture import most_likely_weights
 from mtn.neighbours import Neighbours
@@ -20,6 +21,11 @@ SHRINKAGES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Of Sigma in the discriminant, to its mean variance: the likeliest is chosen."""
 PRIOR_SCALE = 0.3
 """At which the discriminant is calibrated, before any sample tells."""
+FIRST_DOUBT = 0.2
+"""The share of wrong labels from which their share is looked for."""
+LEAST_DOUBT, EVIDENCE = 0.02, 10.0
+"""Labels are doubted if at least this share is wrong, as the tails of classes look like a few wrong labels; and if that
+is so many times likelier than none, as a logarithm."""
 MOST_LEFT_OUT = 1000
 """Samples that this choice looks at, at the most."""
 MOST_COMPARED = 250_000
@@ -42,11 +48,14 @@ class GaussianMoments(SLDA):
     vectors: Tensor
     differences: Tensor
     between: Tensor
+    doubt: Tensor
     directions: Tensor
     along: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
+        # The share of labels that are wrong, and the scale at which the discriminant is calibrated on the others.
+        self.register_buffer("doubt", torch.tensor([0.0, PRIOR_SCALE]))
         derived = {
             "mean": torch.zeros(dimension),
             "whitening": torch.eye(dimension),
@@ -143,6 +152,63 @@ class GaussianMoments(SLDA):
         centres = self.whiten(means.float())
         return centres + torch.randn_like(centres) @ self.noise
 
+    def estimate_wrong_labels(self, samples: Samples) -> None:
+        """The share of labels that are wrong among samples that the sums have, if there is strong evidence for any.
+
+        A wrong label is drawn evenly from all classes. Share and scale are found by expectation and maximisation, each
+        sample left out of the sums; classes that overlap make no label wrong, as the scale is then small.
+        """
+        there, chosen = self.count > 0, self._some(samples)
+        self.doubt = torch.tensor([0.0, PRIOR_SCALE]).to(self.doubt)
+        if not len(chosen) or there.sum() < 2:
+            return
+        y = chosen.y.to(self.total.device)
+        z, _ = self.left_out_distances(self.rotated(chosen.x()), y, float(self.strength))
+        z, label, prior = z[:, there], (there.cumsum(0) - 1)[y], torch.tensor([PRIOR_SCALE])
+
+        def log_likelihood(trust: Tensor | None) -> tuple[Tensor, Tensor]:
+            scale = most_likely_weights(z[None], label, prior, 1.0, trust)
+            return scale, -F.cross_entropy(scale * z, label, reduction="none")
+
+        none = log_likelihood(None)[1].sum()
+        share = torch.tensor(FIRST_DOUBT).to(z)
+        trust = torch.full_like(z[:, 0], 1 - FIRST_DOUBT)
+        for _ in range(20):
+            scale, right = log_likelihood(trust)
+            both = torch.logaddexp((1 - share).log() + right, (share / z.shape[1]).log())
+            trust = ((1 - share).log() + right - both).exp()
+            share = (1 - trust).mean()
+        if share > LEAST_DOUBT and both.sum() - none > EVIDENCE:
+            self.doubt = torch.stack([share, scale[0]]).to(self.doubt)
+
+    def label_trust(self, x: Tensor, y: Tensor) -> Tensor | None:
+        """B: how probably labels y of samples x that the sums have are right; None: there is no doubt of any.
+
+        Each sample is left out of the sums; the label of a class's only sample is taken as right.
+        """
+        share, scale = self.doubt.tolist()
+        if not share:
+            return None
+        z, _ = self.left_out_distances(self.rotated(x), y, float(self.strength))
+        there = self.count > 0
+        likely = F.cross_entropy(scale * z[:, there], (there.cumsum(0) - 1)[y], reduction="none").neg().exp()
+        right = (1 - share) * likely
+        trust: Tensor = right / (right + share / there.sum())
+        return trust.float().masked_fill(self.count[y] < 2, 1.0)
+
+    def trust(self, samples: Samples) -> Tensor | None:
+        if not self.doubt[0]:
+            return None
+        device = self.total.device
+        parts = [self.label_trust(samples.x(rows).to(device), samples.y[rows].to(device)) for rows in samples.chunks()]
+        return torch.cat([part for part in parts if part is not None])
+
+    def _some(self, known: Samples) -> Samples:
+        """Samples to leave out in turn, of classes that have others."""
+        several = (self.count.cpu()[known.y] > 1).nonzero().squeeze(1)
+        most = max(1, min(MOST_LEFT_OUT, MOST_COMPARED // len(self.count)))
+        return known.select(several[:: max(1, -(-len(several) // most))])
+
     def choose_shrinkage(self, known: Samples) -> tuple[float, float] | None:
         """Take the one of SHRINKAGES at which samples are told apart best, each left out of the sums in turn.
 
@@ -152,12 +218,11 @@ class GaussianMoments(SLDA):
         makes distances 1 / (1 - h) times as long, h the mean leverage of a sample: what is believed before any sample
         tells is of distances without that. None: no class has two samples.
         """
-        there, several = self.count > 0, (self.count.cpu()[known.y] > 1).nonzero().squeeze(1)
-        most = max(1, min(MOST_LEFT_OUT, MOST_COMPARED // len(self.count)))
-        chosen = known.select(several[:: max(1, -(-len(several) // most))])
+        there, chosen = self.count > 0, self._some(known)
         if not len(chosen) or there.sum() < 2:
             return None
         y = chosen.y.to(self.total.device)
+        trust = self.label_trust(chosen.x().to(self.total.device), y)
         rotated, label, prior = self.rotated(chosen.x()), (there.cumsum(0) - 1)[y], torch.tensor([PRIOR_SCALE])
 
         @cache
@@ -165,8 +230,9 @@ class GaussianMoments(SLDA):
             """-log likelihood, shrinkage, scale and leverage."""
             z, leverage = self.left_out_distances(rotated, y, SHRINKAGES[place])
             z = (1 - leverage) * z[:, there]
-            scale = most_likely_weights(z[None], label, prior, 1.0)
-            return float(F.cross_entropy(scale * z, label)), SHRINKAGES[place], float(scale), float(leverage)
+            scale = most_likely_weights(z[None], label, prior, 1.0, trust)
+            loss = cross_entropy(scale * z, label, trust)
+            return float(loss), SHRINKAGES[place], float(scale), float(leverage)
 
         now = float(self.strength)
         start = min(range(len(SHRINKAGES)), key=lambda place: abs(SHRINKAGES[place] - now))
@@ -185,7 +251,7 @@ class GaussianMoments(SLDA):
         scale = self._scale(shrinkage)
         rows, query = self.differences * scale, rotated * scale
         residual = query - rows[y]
-        own = rows[y] - residual / (self.count[y] - 1)[:, None]
+        own = rows[y] - residual / (self.count[y] - 1).clamp(min=1)[:, None]
         leverage = self.leverage(residual, y, (1 - shrinkage) / self._freedom)
         unit = F.normalize(residual, dim=1)
         inner = (query * unit).sum(1, keepdim=True)

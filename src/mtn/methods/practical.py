@@ -66,6 +66,7 @@ class Practical(Method):
         "train.weight_decay": 0.0,
         "train.replay": 96,
         "train.min_steps": 100,
+        "train.max_draws": 2000,
     }
     needs = Needs(neighbours=True, teacher=True, backbone="none")
     class_rows = ("prototypes", *(f"network.{name}" for name in QueryNetwork.class_rows))
@@ -93,6 +94,7 @@ class Practical(Method):
         means = self.moments.class_centres()[task.old :]
         self.prototypes = nn.Parameter(torch.cat([self.prototypes.detach(), means.to(self.prototypes)]))
         self.derive()
+        self.moments.estimate_wrong_labels(task.train)
 
     def derive(self) -> None:
         self.weights = F.pad(self.weights, (0, 3 - len(self.weights)))  # an earlier version had no discriminant
@@ -111,6 +113,9 @@ class Practical(Method):
         """C mask of the classes that the latest task has samples of."""
         return self.network.taught
 
+    def trust(self, samples: Samples) -> Tensor | None:
+        return self.moments.trust(samples)
+
     def held_out(self, task: Task, memory: Memory) -> Tensor:
         """By id, so for good; a class with nothing else to train on gives none."""
         tenths = -(-10 * ENOUGH // max(len(memory), 1))
@@ -119,18 +124,18 @@ class Practical(Method):
         return held & (left[memory.y] > 0)
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
-        z = batch.rowwise(self.network.scores)
+        z, trust = batch.rowwise(self.network.scores), self.moments.label_trust(batch.x, batch.y)
         moving = F.normalize(self.moments.whiten(self.prototypes[self.taught]), dim=1)
         terms = {
-            "network": losses.balanced_cross_entropy(z, batch.y, batch.class_frequency),
-            "prototypes": self.prototype_loss(batch, moving),
+            "network": losses.balanced_cross_entropy(z, batch.y, batch.class_frequency, trust),
+            "prototypes": self.prototype_loss(batch, moving, trust),
             "pull": self.pull(moving),
         }
         if batch.teacher_logits is not None:
             terms["distillation"] = losses.taskwise_distillation(z, batch.teacher_logits, [slice(0, task.old)], 1.0)
         return terms
 
-    def prototype_loss(self, batch: Batch, moving: Tensor) -> Tensor:
+    def prototype_loss(self, batch: Batch, moving: Tensor, trust: Tensor | None) -> Tensor:
         """Cross-entropy of the batch and of samples drawn for the classes with frozen rows.
 
         `moving` are the directions of the prototypes that train.
@@ -142,8 +147,9 @@ class Practical(Method):
             x, y = torch.cat([x, self.moments.draw(drawn)]), torch.cat([y, drawn])
             evenly = torch.zeros_like(frequency).index_fill_(0, others, DRAWN / len(others))
             frequency = (len(batch.y) * frequency + evenly) / len(y)
+            trust = trust if trust is None else F.pad(trust, (0, DRAWN), value=1.0)
         z = self.log_scale.exp() * cosines(F.normalize(x, dim=1), self.prototype_directions, moving, self.taught)
-        return losses.balanced_cross_entropy(z, y, frequency)
+        return losses.balanced_cross_entropy(z, y, frequency, trust)
 
     def pull(self, moving: Tensor) -> Tensor:
         """The mean of (PULL / n_c)^2 |u(w_c) - u(mu_c)|^2 over the task's classes, u: unit vectors, whitened."""
@@ -224,9 +230,10 @@ class Practical(Method):
         most = max(ENOUGH, min(MOST_HELD_OUT, MOST_COMPARED // task.seen))
         samples = memory.samples().select(held.nonzero().squeeze(1)[:: -(-int(held.sum()) // most)])
         parts, there = self.parts_left_out(samples, memory.part(~held)), self.moments.count > 0
-        labels = (there.cumsum(0) - 1)[samples.y.to(parts.device)]
+        y = samples.y.to(parts.device)
+        labels, trust = (there.cumsum(0) - 1)[y], self.trust(samples)
         # around what is believed of the parts
-        self.weights = fit_weights(parts[:, :, there], labels, scales, shares, PRECISION).to(self.weights)
+        self.weights = fit_weights(parts[:, :, there], labels, scales, shares, PRECISION, trust).to(self.weights)
         return Judged(samples, self.weighted(parts))
 
     def parts_left_out(self, samples: Samples, others: Memory) -> Tensor:

@@ -1,12 +1,12 @@
 """How long runs take: estimated before they are started, corrected by what earlier ones took."""
 
 import itertools
-import math
 import time
 from pathlib import Path
 
 import torch
 
+from mtn.batches import number_of_steps
 from mtn.config import Config
 from mtn.methods import Batch, make
 from mtn.methods.mtn import TransformerOptions
@@ -42,9 +42,8 @@ class RuntimeEstimator:
         tasks, train = self._tasks(config), config.train
         trained = tested = 0.0
         for task in tasks:
-            size = min(train.batch, len(task.train))
-            steps = max(math.ceil(train.epochs * len(task.train) / size), train.min_steps)
-            trained += steps * (size + (train.replay if task.index else 0))
+            drawn = min(train.batch, len(task.train)) + (train.replay if task.index else 0)
+            trained += number_of_steps(task.train, train) * drawn
             tested += sum(len(seen.test) for seen in tasks[: task.index + 1])
         return (trained + tested / 3) * self._seconds_a_sample(config, tasks[0])
 
