@@ -14,6 +14,7 @@ from mtn.config import Config
 from mtn.errors import InputError
 from mtn.experiments import leaderboard
 from mtn.experiments.provenance import compare_command
+from mtn.experiments.report import mean_std
 from mtn.experiments.run import run
 from mtn.recipes import comparison, with_changes
 
@@ -63,10 +64,9 @@ def test_the_page_has_the_mean_over_the_runs_of_each_cell(runs: Path, call: Call
     rows = {row["method"]: row for row in blocks["rows"]}
     results = [json.loads((runs / "blocks" / f"knn-{seed}" / "result.json").read_text()) for seed in (0, 1)]
     a, b = (result["average_incremental_accuracy"] for result in results)
-    assert rows["knn"]["accuracy"] == [
-        pytest.approx((a + b) / 2, abs=1e-3),
-        pytest.approx(abs(a - b) / 2**0.5, abs=1e-3),
-    ]
+    mean, std, text = rows["knn"]["accuracy"]
+    assert (mean, std) == (pytest.approx((a + b) / 2), pytest.approx(abs(a - b) / 2**0.5))
+    assert text == f"{mean:.1f} ± {std:.1f}" == str(mean_std([a, b], with_std=True)), "as tables print it"
     assert rows["knn"]["floats"] == results[0]["kept"]["total"] and rows["knn"]["seeds"] == [0, 1]
     assert rows["knn"]["runs"] == [f"{runs.name}/blocks/knn-0", f"{runs.name}/blocks/knn-1"]
     assert "--set stream.data=clusters.npz" in rows["knn"]["command"], "the folder of the data is not published"

@@ -28,7 +28,7 @@ function short(value) {
   return String(Number(value.toPrecision(value < 10 ? 2 : 3)));
 }
 
-const spread = ([mean, std]) => (mean === null ? "–" : mean.toFixed(1) + (std === null ? "" : ` ± ${std.toFixed(1)}`));
+const spread = ([, , text]) => text;
 const label = (row) => row.method + (row.tuned ? " (tuned)" : "") + (row.values ? ` (${row.values})` : "");
 
 // ---- the limits: a slider goes from the smallest number of all boards to the largest, on a logarithmic scale
@@ -163,7 +163,7 @@ function drawChart(figure, rows, name, front) {
   svg.append(shape("polyline", { points: corners.map(([c, a]) => `${x(c)},${y(a)}`).join(" ") }));
   const labels = [];
   for (const row of [...shown].sort((a, b) => front.has(a) - front.has(b))) svg.append(point(row, x(cost(row)), y, front.has(row), labels));
-  const below = known.filter((row) => !shown.includes(row)).map((row) => `${label(row)} ${row.accuracy[0].toFixed(1)}`);
+  const below = known.filter((row) => !shown.includes(row)).map((row) => `${label(row)} ${spread(row.accuracy)}`);
   const caption = `accuracy against ${name}` + (below.length ? `; farther below: ${below.join(", ")}` : "");
   figure.replaceChildren(svg, make("figcaption", caption));
 }

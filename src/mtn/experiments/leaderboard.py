@@ -216,11 +216,11 @@ def _row(runs: Sequence[Run], metric: str, others: Sequence[Sequence[Run]]) -> d
         "values": _own_values(first, [other[0] for other in others if other[0].result.method == method]),
         "tuned": first.config.tuned,
         "bound": method in METHODS and METHODS[method].needs.memory == "everything",
-        "accuracy": _pair(mean_std([getattr(result, metric) for result in results], with_std=True)),
-        "last": _pair(mean_std([result.last_accuracy for result in results], with_std=True)),
-        "forgetting": _pair(mean_std([result.forgetting for result in results], with_std=True)),
+        "accuracy": _spread(mean_std([getattr(result, metric) for result in results], with_std=True)),
+        "last": _spread(mean_std([result.last_accuracy for result in results], with_std=True)),
+        "forgetting": _spread(mean_std([result.forgetting for result in results], with_std=True)),
         "floats": max(result.kept.total for result in results),
-        "seconds": None if None in known else _pair(mean_std(known, with_std=True)),
+        "seconds": None if None in known else _spread(mean_std(known, with_std=True)),
         "seeds": seeds,
         "orders": [order_name(order) for order in orders],
         "runs": [run.folder for run in runs],
@@ -242,5 +242,6 @@ def _own_values(run: Run, same: Sequence[Run]) -> str:
     return ", ".join(f"{key} = {own[key]}" for key in differing)[:LONGEST]
 
 
-def _pair(value: MeanStd) -> list[float | None]:
-    return [None if part is None else round(part, 3) for part in (value.mean, value.std)]
+def _spread(value: MeanStd) -> tuple[float | None, float | None, str]:
+    """Mean, deviation, and both as tables print them: the page rounds nothing itself."""
+    return value.mean, value.std, value.text()
