@@ -137,6 +137,20 @@ def test_steps_are_enough_for_the_epochs_and_at_least_the_floor(teach, train, st
     assert teach(train=train).lesson.steps == steps
 
 
+@pytest.mark.parametrize(
+    ("train", "size"),
+    [
+        ({"batch": 32, "min_steps": 100}, 32),
+        ({"batch": 32, "min_steps": 100, "max_draws": 500}, 10),  # 2 classes: 1 000 draws in 100 steps
+        ({"batch": 32, "min_steps": 100, "max_draws": 3000}, 32),
+        ({"batch": 32, "max_draws": 40}, 32),  # 3 steps of 32 round 80 up
+        ({"batch": 32, "min_steps": 1000, "max_draws": 1}, 1),
+    ],
+)
+def test_steps_that_a_task_must_have_draw_less_where_a_class_was_drawn_enough(teach, train, size):
+    assert teach(train={"epochs": 3} | train).lesson.new.size == size
+
+
 def test_steps_count_the_samples_of_the_task(teach):
     assert teach(index=0).lesson.steps == 17  # 3 x 180 / 32 = 16.9
     assert teach("joint", index=1).lesson.steps == 23  # 3 x 240 / 32 = 22.5

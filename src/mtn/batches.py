@@ -135,8 +135,7 @@ def prepare(
     held_out = method.held_out(task, memory)
     retrievable = memory.part(~held_out) if held_out.any() else memory  # what is held out is not retrieved either
     first, second = _samples_of(task, stage, held_out, memory, past)
-    size = min(config.train.batch, len(first))
-    steps = number_of_steps(first, config.train, stage.epochs)
+    steps, size = steps_and_size(first, config.train, stage.epochs)
     replay_size = size if stage.equal_replay else config.train.replay
     pools = {"new": (first, size)}
     if len(second) and replay_size:
@@ -157,12 +156,15 @@ def prepare(
     return StageBatches(samplers["new"], samplers.get("replay"), frequency, steps, precision=precision)
 
 
-def number_of_steps(samples: Samples, train: Train, epochs: float = 1.0) -> int:
-    """Steps of a stage on these samples; `epochs` are its own, times those of the configuration."""
-    draws = epochs * train.epochs * len(samples)
-    if train.max_draws:
-        draws = min(draws, train.max_draws * len(samples.y.unique()))
-    return max(math.ceil(draws / min(train.batch, len(samples))), train.min_steps)
+def steps_and_size(samples: Samples, train: Train, epochs: float = 1.0) -> tuple[int, int]:
+    """Steps of a stage, and how many of these samples a step draws; `epochs` are its own, times the configuration's.
+
+    Where train.max_draws is reached there are fewer steps; where there must be so many, each draws less.
+    """
+    draws, size = epochs * train.epochs * len(samples), min(train.batch, len(samples))
+    most = train.max_draws * len(samples.y.unique()) if train.max_draws else math.inf
+    steps = max(math.ceil(min(draws, most) / size), train.min_steps)
+    return steps, size if steps * size <= most + size else math.ceil(most / steps)
 
 
 def _key(seed: int, task: Task, stage: Stage, name: str) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from mtn.batches import number_of_steps
+from mtn.batches import steps_and_size
 from mtn.config import Config
 from mtn.methods import Batch, make
 from mtn.methods.mtn import TransformerOptions
@@ -42,8 +42,8 @@ class RuntimeEstimator:
         tasks, train = self._tasks(config), config.train
         trained = tested = 0.0
         for task in tasks:
-            drawn = min(train.batch, len(task.train)) + (train.replay if task.index else 0)
-            trained += number_of_steps(task.train, train) * drawn
+            steps, size = steps_and_size(task.train, train)
+            trained += steps * (size + (train.replay if task.index else 0))
             tested += sum(len(seen.test) for seen in tasks[: task.index + 1])
         return (trained + tested / 3) * self._seconds_a_sample(config, tasks[0])
 
