@@ -243,7 +243,7 @@ def mislabelled(classes: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
     x = 3 * torch.randn(classes, 12, generator=generator)[true] + torch.randn(len(true), 12, generator=generator)
     wrong = torch.rand(len(true), generator=generator) < share
     other = (true + torch.randint(1, classes, (len(true),), generator=generator)) % classes
-    return x / 20, torch.where(wrong, other, true), ~wrong
+    return torch.nn.functional.normalize(x, dim=1), torch.where(wrong, other, true), ~wrong
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
@@ -259,10 +259,22 @@ def test_wrong_labels_are_counted_and_told_from_right_ones(configure, share: flo
     assert trust is not None and ((trust > 0.5) == right).double().mean() > 0.97
 
 
+def test_sums_count_samples_as_much_as_they_are_trusted(configure) -> None:
+    x, y, right = mislabelled(8, 0.3)
+    samples, trust = Samples(x.numpy(), np.arange(len(x)), y, torch.arange(len(x))), right.float()
+    moments, clean = moments_of(configure, x, y), moments_of(configure, x[right], y[right])
+    moments.discount(samples, trust)
+    for name in ("total", "count", "gram"):
+        torch.testing.assert_close(getattr(moments, name), getattr(clean, name), rtol=1e-5, atol=1e-6)
+    moments.discount(samples, torch.where(y == 3, 0.0, 1.0))  # nothing would be left of a class
+    torch.testing.assert_close(moments.count, clean.count)
+
+
 def test_where_classes_overlap_no_label_is_doubted(configure) -> None:
     x, y, _ = mislabelled(8, 0.0)
     for noise in (0.0, 0.1, 0.5):
         blurred = x + noise * torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+        blurred = torch.nn.functional.normalize(blurred, dim=1)
         moments = moments_of(configure, blurred, y)
         moments.estimate_wrong_labels(Samples(blurred.numpy(), np.arange(len(x)), y, torch.arange(len(x))))
         assert float(moments.doubt[0]) == 0

@@ -203,6 +203,17 @@ class GaussianMoments(SLDA):
         parts = [self.label_trust(samples.x(rows).to(device), samples.y[rows].to(device)) for rows in samples.chunks()]
         return torch.cat([part for part in parts if part is not None])
 
+    def discount(self, samples: Samples, trust: Tensor) -> None:
+        """Take samples out of the sums as far as their labels are not trusted (N), but of no class nearly all."""
+        labels, doubt = samples.y.to(self.total.device), 1 - trust.to(self.total)
+        left = self.count - torch.bincount(labels, doubt, minlength=len(self.count))
+        doubt = doubt * (left[labels] >= 1)
+        for rows in samples.chunks():
+            x, y, taken = samples.x(rows).to(self.total), labels[rows], doubt[rows]
+            self.total.index_add_(0, y, -taken[:, None] * x)
+            self.count.index_add_(0, y, -taken)
+            self.gram -= (taken[:, None] * x).T @ x
+
     def _some(self, known: Samples) -> Samples:
         """Samples to leave out in turn, of classes that have others."""
         several = (self.count.cpu()[known.y] > 1).nonzero().squeeze(1)

@@ -95,6 +95,10 @@ class Practical(Method):
         self.prototypes = nn.Parameter(torch.cat([self.prototypes.detach(), means.to(self.prototypes)]))
         self.derive()
         self.moments.estimate_wrong_labels(task.train)
+        trust = self.trust(task.train)
+        if trust is not None:
+            self.moments.discount(task.train, trust)
+            self.derive()
 
     def derive(self) -> None:
         self.weights = F.pad(self.weights, (0, 3 - len(self.weights)))  # an earlier version had no discriminant
