@@ -185,7 +185,7 @@ def test_what_cannot_be_compared_is_one_line_before_anything_runs(
     assert not (tmp_path / "runs").exists()
 
 
-PRACTICAL = {"optimizer": "adamw", "lr": 0.003, "weight_decay": 0.0, "replay": 96, "min_steps": 100}
+PRACTICAL = {"optimizer": "adamw", "lr": 0.003, "weight_decay": 0.0, "replay": 96, "min_steps": 50}
 """What `practical` declares of [train]."""
 
 
@@ -210,7 +210,7 @@ def test_what_a_recipe_says_of_the_method_it_names_is_for_that_one_alone(tmp_pat
     assert (er.train, er.method.k) == (Config.model_fields["train"].default, 10)
     recipe_file.write_text(text + "[others.train]\nmin_steps = 7\nreplay = 5\n", "utf-8")
     practical, er, fetril = comparison(str(recipe_file), ["practical", "er", "fetril"])
-    assert (practical.train.min_steps, er.train.min_steps, fetril.train.min_steps) == (100, 7, 400)  # its own
+    assert (practical.train.min_steps, er.train.min_steps, fetril.train.min_steps) == (50, 7, 400)  # its own
     assert (er.train.replay, er.train.lr, er.method.k) == (5, 0.1, 10)
     recipe_file.write_text(text + "[others]\nstream = 3\n", "utf-8")
     for method in ("er", "practical"):

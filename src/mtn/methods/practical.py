@@ -65,7 +65,7 @@ class Practical(Method):
         "train.lr": 0.003,
         "train.weight_decay": 0.0,
         "train.replay": 96,
-        "train.min_steps": 100,
+        "train.min_steps": 50,
         "train.max_draws": 2000,
     }
     needs = Needs(neighbours=True, teacher=True, backbone="none")
