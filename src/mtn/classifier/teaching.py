@@ -30,6 +30,8 @@ from mtn.training import Learner
 MOST_TEXT = 1000
 """Characters of a sentence that are kept."""
 
+NAMED = 3
+"""Labels that are probably wrong are named up to so many; the others are counted."""
 _RANDOM = threading.RLock()
 """Held while torch's random state, which all threads share, is seeded and drawn from: classifiers that learn in several
 threads take turns, and each learns what it would have learned alone."""
@@ -121,6 +123,7 @@ def learn(
         taught, estimated = assessment.assess(taught, task, false_alarms)
         learner.judged = None
     _warn_of_k(learner)
+    _warn_of_wrong_labels(learner, task, labels)
     entry = {"samples": len(X), "new_classes": task.new, "classes": known + task.new, "accuracy_before": accuracy}
     return taught.with_facts(history=(*state.history, entry | estimated))
 
@@ -138,6 +141,20 @@ def _warn_of_k(learner: Learner) -> None:
     k, remembered = learner.config.method.k, len(learner.memory)
     if learner.method.needs.neighbours and k > max(remembered, MethodOptions().k):
         warnings.warn(f"k = {k}, but {remembered} exemplars are remembered: so many are looked up", stacklevel=5)
+
+
+def _warn_of_wrong_labels(learner: Learner, task: Task, labels: Sequence[Label]) -> None:
+    """Name labels that the method does not trust: it learns little from these samples."""
+    trust = learner.method.trust(task.train)
+    doubted = [] if trust is None else (trust < 0.5).nonzero().squeeze(1).tolist()
+    if doubted:
+        named = ", ".join(f"{labels[row]!r} of row {row}" for row in doubted[:NAMED])
+        rest = ", ..." if len(doubted) > NAMED else ""
+        warnings.warn(
+            f"{len(doubted)} of {len(labels)} labels are probably wrong, and their samples count less: {named}{rest}; "
+            "if these labels are right, teach the samples once more, by themselves",
+            stacklevel=5,
+        )
 
 
 def _copy_of(learner: Learner) -> Learner:
