@@ -51,15 +51,16 @@ def accuracy(it: Learner, samples: Samples) -> float:
 
 def test_prototypes_are_pulled_to_their_means_by_hand(start) -> None:
     it, _ = start(1)
-    practical, turned = method(it), torch.tensor([[0.6, 0.8], [1.0, 0.0]])
+    practical = method(it)
     practical.moments.mean, practical.moments.whitening = torch.zeros(2), torch.eye(2)
     practical.prototypes = torch.nn.Parameter(torch.zeros(3, 2))
     practical.moments.total = torch.tensor([[4.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
     practical.moments.count = torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)
     practical.network.taught = torch.tensor([True, True, False])
     practical.derive_directions()
-    # |(0.6, 0.8) - (1, 0)|^2 = 0.8 of 4 samples, |(1, 0) - (0, 1)|^2 = 2 of 2 samples; the third class is not taught
-    assert practical.pull(turned).item() == pytest.approx(PULL**2 * (0.8 / 4**2 + 2 / 2**2) / 2)
+    torch.testing.assert_close(practical.mean_directions, torch.eye(2))
+    # (0.6, 0.8) and (1, 0) of 4 samples: cosine 0.6, squared distance 0.8; (1, 0) and (0, 1) of 2 samples: 0 and 2
+    assert practical.pull(torch.tensor([0.6, 0.0])).item() == pytest.approx(PULL**2 * (0.8 / 4**2 + 2 / 2**2) / 2)
 
 
 def rows(it: Learner) -> list[Tensor]:
@@ -94,6 +95,7 @@ def test_the_network_adds_cosines_of_the_query_as_it_came_by_hand(start) -> None
     network.log_scale.fill_(math.log(3.0))
     network.raw.zero_()
     network.raw[1, 0] = 2.0  # cos(q, (2, 0, ...)) = q_0 of a unit vector; rows of zeros score nothing
+    network.begin_stage()
     expected = adapted.clone()
     expected[:, 1] += 3 * samples.x()[:, 0]
     torch.testing.assert_close(network.train().scores(samples.x(), found), expected)

@@ -191,9 +191,9 @@ class Train(Section):
     """Temperature of the distillation. Its term is multiplied by the square of it."""
     compile: bool = False
     """Use torch.compile if there is a C++ compiler. Worth it for runs of many thousand steps."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the matrix products in training. bfloat16 takes half the time on processors that have it. Weights,
-    losses and answers stay in float32."""
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    """Precision of the matrix products in training. bfloat16 takes half the time on processors that have it; auto:
+    bfloat16 on these, float32 on others. Weights, losses and answers stay in float32."""
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class Neighbours:
     @staticmethod
     def join(parts: "list[Neighbours]") -> "Neighbours":
         """The neighbours of several batches as those of one."""
+        if len(parts) == 1:
+            return parts[0]
         return Neighbours(
             torch.cat([part.x for part in parts]),
             torch.cat([part.y for part in parts]),
@@ -121,9 +123,9 @@ def _kept(queries: Samples, memory: Memory, k: int, firsts: Sequence[int], index
     if lists is None:
         return known
     for rows in torch.isin(queries.id, lists.id).nonzero().squeeze(1).split(CHUNK):
-        found = [lists.nearest(queries.id[rows], memory.store, k, first) for first in firsts]
-        enough = torch.stack([long for _, long in found]).all(0)
-        for part, ((scores, places), _) in enumerate(found):
+        found = {part: lists.nearest(queries.id[rows], memory.store, k, n) for part, n in enumerate(firsts) if n}
+        enough = torch.stack([long for _, long in found.values()]).all(0)
+        for part, ((scores, places), _) in found.items():
             index[part, rows[enough]] = places[enough].int()
             similarity[part, rows[enough]] = scores[enough]
         known[rows] = enough

@@ -204,6 +204,7 @@ class Learner:
     ) -> None:
         """Take the steps of a stage that are left."""
         train = self.config.train.model_copy(update={"lr": self.config.train.lr * stage.lr})
+        self.method.begin_stage()
         self.optimiser = make_optimiser(self.method, train, stage.parameters)
         _load_optimiser(self.optimiser, self.optimiser_state)
         method = distributed.data_parallel(self.method)
@@ -318,5 +319,7 @@ def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     for key, value in tensors.items():
         index, _, name = key.partition(".")
+        if value.dim() and value.shape != parameters[int(index)].shape:
+            return  # of an earlier version, which had rows of other classes in it: it begins anew
         state.setdefault(int(index), {})[name] = lay_out(value, parameters[int(index)])
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

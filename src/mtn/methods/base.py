@@ -33,7 +33,7 @@ class Batch:
     id: Tensor | None = None  # B
     teacher: "Method | None" = None  # with images: the model before the task, which sees them as they are augmented
     memory: Memory | None = None  # with images: whose features are the neighbours
-    precision: torch.dtype = torch.float32  # of the products in `rowwise`
+    precision: torch.dtype = torch.float32  # of the products
 
     def rowwise(self, function: Callable[[Tensor, Neighbours | None], Tensor]) -> Tensor:
         """function(x, neighbours) of the whole batch in float32, computed row by row: several processes share the rows.
@@ -43,9 +43,13 @@ class Batch:
         rows = slice(0, len(self.x))
         own = distributed.own_rows(rows)
         neighbours = None if self.neighbours is None else self.neighbours[own]
-        with torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
+        with self.products():
             computed = function(self.x[own], neighbours)
         return distributed.gather_rows(computed.float(), rows)
+
+    def products(self) -> torch.autocast:
+        """Within it, and in its gradient, matrix products are in `precision`."""
+        return torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16)
 
 
 class Judged(NamedTuple):
@@ -129,6 +133,9 @@ class Method(nn.Module):
         """Make room for the new classes."""
         self.seen.fill_(task.seen)
         self.forgotten = F.pad(self.forgotten, (0, task.seen - len(self.forgotten)))
+
+    def begin_stage(self) -> None:
+        """Have all parameters that train: before each training, also one that goes on in its middle."""
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         """x B,D -> B,C: the higher the likelier, over all classes seen so far."""

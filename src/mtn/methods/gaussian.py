@@ -16,7 +16,8 @@ from mtn.neighbours import Neighbours
 from mtn.samples import Samples
 
 WHITENING = 0.9
-"""A = Sigma^(-WHITENING / 2): 0 leaves the space as it is, 1 gives every class unit variance in all directions."""
+"""A = L^(-WHITENING / 2) U^T, where Sigma = U L U^T: 0 turns the space alone, 1 gives every class unit variance in all
+directions."""
 SHRINKAGES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Of Sigma in the discriminant, to its mean variance: the likeliest is chosen."""
 PRIOR_SCALE = 0.3
@@ -43,6 +44,7 @@ class GaussianMoments(SLDA):
 
     mean: Tensor
     whitening: Tensor
+    stretch: Tensor
     noise: Tensor
     scatter: Tensor
     vectors: Tensor
@@ -58,8 +60,9 @@ class GaussianMoments(SLDA):
         self.register_buffer("doubt", torch.tensor([0.0, PRIOR_SCALE]))
         derived = {
             "mean": torch.zeros(dimension),
-            "whitening": torch.eye(dimension),
-            "noise": torch.eye(dimension),
+            "whitening": torch.eye(dimension),  # A^T
+            "stretch": torch.ones(dimension),  # the lengths of its columns
+            "noise": torch.ones(dimension),
             # The scatter of samples in their classes as eigenvalues (D) and eigenvectors (D,D), and along these the
             # class means less their mean (C,D). In the space where the scatter is I, b (K), the directions of B (D,K),
             # and along these the class means (C,K).
@@ -87,7 +90,8 @@ class GaussianMoments(SLDA):
         return self.means.float()
 
     def derive(self) -> None:
-        """m, A, and A Sigma^1/2, which gives noise the covariance of a class in the whitened space; the discriminant.
+        """m, A, and the deviations of a class in the whitened space, where its coordinates vary each by itself; the
+        discriminant.
 
         In A, Sigma has a prior of the mean variance in all directions, worth as many samples as there are directions.
         In the discriminant it is shrunk by what was chosen, and the variance of all samples counts as one sample more,
@@ -98,9 +102,9 @@ class GaussianMoments(SLDA):
         variance = (within.trace() / (samples * width)).clamp(min=1e-9)
         prior = width * variance * torch.eye(width, dtype=within.dtype, device=within.device)
         values, vectors = torch.linalg.eigh((within + prior) / (samples + width))
-        whitening, noise = ((vectors * values ** (power / 2)) @ vectors.T for power in (-WHITENING, 1 - WHITENING))
-        mean = self.total.sum(0) / samples
-        self.mean, self.whitening, self.noise = mean.float(), whitening.float(), noise.float()
+        mean, stretch = self.total.sum(0) / samples, values ** (-WHITENING / 2)
+        self.mean, self.stretch, self.noise = mean.float(), stretch.float(), (stretch * values.sqrt()).float()
+        self.whitening = (vectors * stretch).float()
         spread = (self.gram.trace() / samples - mean.square().sum()).clamp(min=1e-9)
         self.scatter = (values * (samples + width) - width * variance).clamp(min=0) + spread / width
         self.vectors = vectors
@@ -146,11 +150,17 @@ class GaussianMoments(SLDA):
         """A (x - m): B,D."""
         return (x - self.mean) @ self.whitening
 
-    def draw(self, labels: Tensor) -> Tensor:
-        """A sample of each class's Gaussian, in the whitened space."""
-        means = self.total[labels] / self.count[labels].clamp(min=1)[:, None]
-        centres = self.whiten(means.float())
-        return centres + torch.randn_like(centres) @ self.noise
+    def turn(self, x: Tensor) -> Tensor:
+        """U^T (x - m): B,D."""
+        return self.whiten(x) / self.stretch
+
+    def turn_back(self, rows: Tensor) -> Tensor:
+        """x of rows U^T (x - m): B,D."""
+        return rows @ (self.whitening / self.stretch).T + self.mean
+
+    def draw_around(self, centres: Tensor) -> Tensor:
+        """A sample of a class's Gaussian around each of some class means (N,D), all in the whitened space."""
+        return centres + torch.randn_like(centres) * self.noise
 
     def estimate_wrong_labels(self, samples: Samples) -> None:
         """The share of labels that are wrong among samples that the sums have, if there is strong evidence for any.

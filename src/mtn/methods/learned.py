@@ -66,6 +66,12 @@ class Learned(Method):
         for _ in range(len(set(places)) - 1):
             assert isinstance(self.backbone, backbone.Backbones)
             self.backbone.expand()
+        for name, part in self.parts.items():
+            part.make_room([one.removeprefix(f"{name}.") for one in names if one.startswith(f"{name}.")])
+
+    def begin_stage(self) -> None:
+        for part in self.parts.values():
+            part.begin_stage()
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         """Those of the parts, named part.stage; their losses get features of augmented images."""

@@ -6,7 +6,7 @@ Iscen et al., "A Memory Transformer Network for Incremental Learning", BMVC 2022
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtn.config import Config, MethodOptions
+from mtn.cosines import cosines
 from mtn.evidence import QUERY, VOTES, WITH_NEIGHBOURS
 from mtn.memory import Memory
 from mtn.methods.base import Batch, Method, Stage, class_means, unit_rows
@@ -60,6 +61,7 @@ class MTN(SSIL):
     losses = ("ss", "ce", "balanced", "ccil")
     class_rows = (*SSIL.class_rows, "transformer.labels.weight", "raw")
     taught: Tensor
+    moving: nn.Parameter | None
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
@@ -70,7 +72,8 @@ class MTN(SSIL):
         self.vote = NeighbourVote() if options.readout in ("nn", "mix") else None
         self.compiled = _compile(self.transformer.forward) if config.train.compile else None
         if self.sees_query:
-            self.raw = nn.Parameter(torch.zeros(0, dimension))  # C,D: r_c
+            self.raw = nn.Parameter(torch.zeros(0, dimension), requires_grad=False)  # C,D: r_c, of length 1
+            self.register_parameter("moving", None)  # T,D: those of the task's classes while they train, of any length
             self.log_scale = nn.Parameter(torch.tensor(2.5))  # log s
             self.register_buffer("taught", torch.zeros(0, dtype=torch.bool))  # classes the task has samples of
 
@@ -91,8 +94,16 @@ class MTN(SSIL):
         if self.transformer.labels is not None:
             self.transformer.labels.grow(task.seen)
         if self.sees_query:
-            self.raw = nn.Parameter(torch.cat([self.raw.detach(), class_means(task).to(self.raw)]))
+            self.raw = nn.Parameter(torch.cat([self.raw, class_means(task).to(self.raw)]), requires_grad=False)
             self.taught = torch.bincount(task.train.y, minlength=task.seen).bool().to(self.taught.device)
+
+    def begin_stage(self) -> None:
+        if self.sees_query and self.moving is None:
+            self.moving = nn.Parameter(self.raw[self.taught])
+
+    def make_room(self, names: Iterable[str]) -> None:
+        if self.sees_query:
+            self.moving = nn.Parameter(self.raw[:0].clone()) if "moving" in names else None
 
     def stages(self, task: Task) -> tuple[Stage, ...]:
         return ccil_stages(self, task) if self.config.train.loss == "ccil" else super().stages(task)
@@ -141,22 +152,13 @@ class MTN(SSIL):
 
     def query_scores(self, x: Tensor) -> Tensor:
         """s cos(q, r_c): B,C. A row moves only in a task with samples of its class."""
-        if not self.training:  # rows are of length 1
-            return self.log_scale.exp() * x @ self.raw.T
-        moving = unit_rows(self.raw[self.taught])
-        return self.log_scale.exp() * cosines(x, self.raw.detach(), moving, self.taught)
+        return self.log_scale.exp() * cosines(x, self.raw, self.moving, self.taught)
 
     @torch.no_grad()
     def end_task(self, task: Task, memory: Memory) -> None:
-        """Rows are kept at length 1, so that a query needs no normalisation."""
         if self.sees_query:
-            self.raw[self.taught] = unit_rows(self.raw[self.taught])
-
-
-def cosines(x: Tensor, frozen: Tensor, moving: Tensor, taught: Tensor) -> Tensor:
-    """B,C: of unit vectors x (B,D) with rows of length 1, those of taught classes (C) `moving`, the others `frozen`."""
-    trained = x @ moving.T
-    return trained if taught.all() else (x @ frozen.T).index_copy(1, taught.nonzero().squeeze(1), trained)
+            self.raw[self.taught] = unit_rows(self.raw[self.taught] if self.moving is None else self.moving)
+            self.moving = None
 
 
 class MTNUnlocked(MTN):

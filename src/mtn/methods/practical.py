@@ -4,10 +4,10 @@ Three parts, weighted on exemplars that none of them has seen:
 
 - discriminant: a Gaussian a class with one covariance, in closed form from sums over all samples. It forgets nothing.
   Where classes are such Gaussians nothing can be better, and what is trained only adds noise.
-- prototypes: s cos(A(x - m), A(w_c - m)), A = Sigma^-0.45 of the pooled within-class scatter (partial whitening), m the
-  mean of all samples seen, from the same sums. Rows w_c start as class means and are pulled towards them where samples
-  are few. In a task without samples of a class its row is frozen, and samples drawn from N(mu_c, Sigma) stand for the
-  class in the loss.
+- prototypes: s cos(A(x - m), A(w_c - m)), A = L^-0.45 U^T of the pooled within-class scatter U L U^T (partial
+  whitening), m the mean of all samples seen, from the same sums. Rows w_c start as class means and are pulled towards
+  them where samples are few. They are trained as U^T (w_c - m), where A is a factor for each coordinate. In a task
+  without samples of a class its row is frozen, and samples drawn from N(mu_c, Sigma) stand for the class in the loss.
 - network: the transformer of `mtn` over the query and its neighbours, with the model before the task as its teacher.
   Its head also sees the query itself, as cosines to rows that start as class means: the 64 numbers of an adapted query
   may not hold what tells an unforeseen class from the others.
@@ -16,18 +16,21 @@ The last two are trained side by side over all classes seen. Both take the softm
 often each class is drawn: one new class at a time is learned as well as a hundred.
 """
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtn import losses
 from mtn.config import Config
+from mtn.cosines import stretched_cosines
 from mtn.evidence import DISCRIMINANT, PROTOTYPE
 from mtn.memory import Memory
 from mtn.methods.base import Batch, Judged, Method, Needs
 from mtn.methods.gaussian import GaussianMoments, left_out_products
 from mtn.methods.mixture import fit_weights
-from mtn.methods.mtn import MTN, TransformerOptions, cosines
+from mtn.methods.mtn import MTN, TransformerOptions
 from mtn.neighbours import Neighbours, capped, nearest
 from mtn.samples import Samples
 from mtn.stream import Task
@@ -67,22 +70,31 @@ class Practical(Method):
         "train.replay": 96,
         "train.min_steps": 50,
         "train.max_draws": 2000,
+        "train.precision": "auto",
     }
     needs = Needs(neighbours=True, teacher=True, backbone="none")
     class_rows = ("prototypes", *(f"network.{name}" for name in QueryNetwork.class_rows))
     weights: Tensor
+    moving: nn.Parameter | None
+    basis: Tensor | None
+    centres: Tensor
     mean_directions: Tensor
     prototype_directions: Tensor
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
         self.moments = GaussianMoments(dimension, config)
-        self.prototypes = nn.Parameter(torch.zeros(0, dimension))
+        self.prototypes = nn.Parameter(torch.zeros(0, dimension), requires_grad=False)
+        # While they train: U^T (w_c - m) of the task's classes (T,D), and the A^T of which U is (D,D). Another machine
+        # may find other U of the same sums.
+        self.register_parameter("moving", None)
+        self.register_buffer("basis", None)
         self.log_scale = nn.Parameter(torch.tensor(2.5))
         self.network = QueryNetwork(dimension, config)
         self.register_buffer("weights", torch.tensor([*TRAINED, 0.0]))  # of the parts
-        # Unit vectors in the whitened space: the means of the task's classes, and the prototypes when the task began
-        # or ended.
+        # In the whitened space: class means (C,D); as unit vectors, those of the task's classes (T,D) and prototypes
+        # (C,D) when the task began or ended.
+        self.register_buffer("centres", torch.zeros(0, dimension), persistent=False)
         self.register_buffer("mean_directions", torch.zeros(0, dimension), persistent=False)
         self.register_buffer("prototype_directions", torch.zeros(0, dimension), persistent=False)
 
@@ -92,7 +104,8 @@ class Practical(Method):
             part.begin_task(task)
         self.moments.observe(task.train)
         means = self.moments.class_centres()[task.old :]
-        self.prototypes = nn.Parameter(torch.cat([self.prototypes.detach(), means.to(self.prototypes)]))
+        rows = torch.cat([self.prototypes, means.to(self.prototypes)])
+        self.prototypes = nn.Parameter(rows, requires_grad=False)
         self.derive()
         self.moments.estimate_wrong_labels(task.train)
         trust = self.trust(task.train)
@@ -104,13 +117,34 @@ class Practical(Method):
         self.weights = F.pad(self.weights, (0, 3 - len(self.weights)))  # an earlier version had no discriminant
         if self.seen:
             self.moments.derive()
+            if self.basis is not None:
+                self.moments.whitening = self.basis
             self.derive_directions()
 
     @torch.no_grad()
     def derive_directions(self) -> None:
-        centres = self.moments.class_centres()[self.taught]
-        self.mean_directions = F.normalize(self.moments.whiten(centres), dim=1)
+        self.centres = self.moments.whiten(self.moments.class_centres())
+        self.mean_directions = F.normalize(self.centres[self.taught], dim=1)
         self.prototype_directions = F.normalize(self.moments.whiten(self.prototypes), dim=1)
+
+    def begin_stage(self) -> None:
+        self.network.begin_stage()
+        if self.moving is None:
+            self.basis = self.moments.whitening
+            self.moving = nn.Parameter(self.moments.turn(self.prototypes[self.taught]))
+
+    def make_room(self, names: Iterable[str]) -> None:
+        names, nothing = list(names), self.prototypes[:0].clone()
+        self.moving, self.basis = (nn.Parameter(nothing), nothing) if "moving" in names else (None, None)
+        self.network.make_room([name.removeprefix("network.") for name in names if name.startswith("network.")])
+
+    @torch.no_grad()
+    def end_training(self) -> None:
+        """Prototypes where they have moved to."""
+        if self.moving is not None:
+            self.prototypes[self.taught] = self.moments.turn_back(self.moving)
+            self.moving = self.basis = None
+        self.derive_directions()
 
     @property
     def taught(self) -> Tensor:
@@ -129,36 +163,43 @@ class Practical(Method):
 
     def loss(self, batch: Batch, task: Task) -> dict[str, Tensor]:
         z, trust = batch.rowwise(self.network.scores), self.moments.label_trust(batch.x, batch.y)
-        moving = F.normalize(self.moments.whiten(self.prototypes[self.taught]), dim=1)
+        prototypes, near_means = self.prototype_loss(batch, trust)
         terms = {
             "network": losses.balanced_cross_entropy(z, batch.y, batch.class_frequency, trust),
-            "prototypes": self.prototype_loss(batch, moving, trust),
-            "pull": self.pull(moving),
+            "prototypes": prototypes,
+            "pull": self.pull(near_means),
         }
         if batch.teacher_logits is not None:
             terms["distillation"] = losses.taskwise_distillation(z, batch.teacher_logits, [slice(0, task.old)], 1.0)
         return terms
 
-    def prototype_loss(self, batch: Batch, moving: Tensor, trust: Tensor | None) -> Tensor:
+    def prototype_loss(self, batch: Batch, trust: Tensor | None) -> tuple[Tensor, Tensor]:
         """Cross-entropy of the batch and of samples drawn for the classes with frozen rows.
 
-        `moving` are the directions of the prototypes that train.
+        And the cosines of the task's prototypes with their class means, whitened.
         """
-        x, y, frequency = self.moments.whiten(batch.x), batch.y, batch.class_frequency
+        with batch.products():
+            x = self.moments.whiten(batch.x).float()
+        y, frequency = batch.y, batch.class_frequency
         others = (~self.taught & (self.moments.count > 0)).nonzero().squeeze(1)
         if len(others):
             drawn = others[torch.randint(len(others), (DRAWN,))]
-            x, y = torch.cat([x, self.moments.draw(drawn)]), torch.cat([y, drawn])
+            x, y = torch.cat([x, self.moments.draw_around(self.centres[drawn])]), torch.cat([y, drawn])
             evenly = torch.zeros_like(frequency).index_fill_(0, others, DRAWN / len(others))
             frequency = (len(batch.y) * frequency + evenly) / len(y)
             trust = trust if trust is None else F.pad(trust, (0, DRAWN), value=1.0)
-        z = self.log_scale.exp() * cosines(F.normalize(x, dim=1), self.prototype_directions, moving, self.taught)
-        return losses.balanced_cross_entropy(z, y, frequency, trust)
+        assert self.moving is not None
+        rows = self.prototype_directions, self.moving, self.taught, self.moments.stretch, self.mean_directions
+        with batch.products():
+            near, near_means = stretched_cosines(F.normalize(x, dim=1), *rows)
+        return losses.balanced_cross_entropy(self.log_scale.exp() * near, y, frequency, trust), near_means
 
-    def pull(self, moving: Tensor) -> Tensor:
-        """The mean of (PULL / n_c)^2 |u(w_c) - u(mu_c)|^2 over the task's classes, u: unit vectors, whitened."""
-        weight = self.pull_weights(self.taught)
-        return (weight * (moving - self.mean_directions).square().sum(1)).mean()
+    def pull(self, cosine: Tensor) -> Tensor:
+        """The mean of (PULL / n_c)^2 |u(w_c) - u(mu_c)|^2 over the task's classes, u: unit vectors, whitened.
+
+        `cosine` (T) is that of w_c and mu_c.
+        """
+        return (self.pull_weights(self.taught) * (2 - 2 * cosine)).mean()
 
     def pull_weights(self, labels: Tensor) -> Tensor:
         """(PULL / n_c)^2 of each of the labels (N), or of the classes of a mask (C)."""
@@ -223,7 +264,7 @@ class Practical(Method):
     @torch.no_grad()
     def end_task(self, task: Task, memory: Memory) -> Judged | None:
         self.network.end_task(task, memory)
-        self.derive_directions()
+        self.end_training()
         scale, share = self.moments.choose_shrinkage(memory.samples()) or (0.0, 0.0)
         scales = torch.tensor([1.0, 1.0, scale])
         shares = torch.tensor([*((1 - share) * part for part in TRAINED), share])

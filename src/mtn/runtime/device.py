@@ -28,9 +28,10 @@ def find_precision(name: str, device: torch.device) -> torch.dtype:
         "cuda": torch.cuda.is_bf16_supported,
         "cpu": lambda: torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported(),
     }
-    if name == "bfloat16" and not present.get(device.type, lambda: False)():
+    lower = name != "float32" and present.get(device.type, lambda: False)()
+    if name == "bfloat16" and not lower:
         raise InputError(f"train.precision = 'bfloat16': this machine's {device.type} does not multiply in it")
-    return torch.bfloat16 if name == "bfloat16" else torch.float32
+    return torch.bfloat16 if lower else torch.float32
 
 
 def versions() -> dict[str, str]:
