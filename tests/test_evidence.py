@@ -121,7 +121,8 @@ def test_shares_margins_and_disagreement_by_hand() -> None:
     method = it.state_.learner.method
     unit = torch.eye(2)
     method.moments.mean, method.moments.whitening, method.prototype_directions = torch.zeros(2), unit, unit
-    method.weights, method.moments.solution = torch.tensor([1.0, 0.5, 2.0]), torch.eye(3)[:, :2] / 10
+    method.weights, method.moments.solution = torch.tensor([1.0, 0.5, 2.0, 0.1]), torch.eye(3)[:, :2] / 10
+    method.fourier.solution = torch.cat([torch.zeros(1000, 2), torch.tensor([[0.1, 0.2]])])
     for parameter, value in {
         method.log_scale: torch.tensor(0.0),
         method.network.log_scale: torch.tensor(2.0).log(),
@@ -131,11 +132,11 @@ def test_shares_margins_and_disagreement_by_hand() -> None:
     }.items():
         parameter.data = value
     (one,) = it.explain([[0.6, 0.8]])
-    # cosines (.6, .8); 1 x them, 0.5 x 2 x them, 0.5 x (.5, .25), 2 x (.06, .08)
+    # cosines (.6, .8); 1 x them, 0.5 x 2 x them, 0.5 x (.5, .25), 2 x (.06, .08) + 0.1 x (.1, .2)
     assert (one.prediction, one.runner_up) == ("b", "a")
-    assert one.score == pytest.approx(0.8 + 0.8 + 0.125 + 0.16)
-    assert one.shares == pytest.approx({PROTOTYPE: 0.8, QUERY: 0.8, WITH_NEIGHBOURS: 0.125, DISCRIMINANT: 0.16})
-    assert one.margins == pytest.approx({PROTOTYPE: 0.2, QUERY: 0.2, WITH_NEIGHBOURS: -0.125, DISCRIMINANT: 0.04})
+    assert one.score == pytest.approx(0.8 + 0.8 + 0.125 + 0.18)
+    assert one.shares == pytest.approx({PROTOTYPE: 0.8, QUERY: 0.8, WITH_NEIGHBOURS: 0.125, DISCRIMINANT: 0.18})
+    assert one.margins == pytest.approx({PROTOTYPE: 0.2, QUERY: 0.2, WITH_NEIGHBOURS: -0.125, DISCRIMINANT: 0.05})
     assert [near.label for near in one.neighbours] == ["a"] * 3
     assert one.agreement is not None and one.agreement.startswith(
         "None of the 3 nearest remembered examples is of 'b': the answer rests mostly on "

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mtn.config import Config
 from mtn.methods.analytic import SLDA
-from mtn.methods.gaussian import PRIOR_SCALE, SHRINKAGES, WHITENING, GaussianMoments, lowest
+from mtn.methods.discriminant import PRIOR_SCALE, SHRINKAGES, lowest
+from mtn.methods.gaussian import WHITENING, GaussianMoments
 from mtn.methods.mixture import most_likely_weights
 from mtn.samples import Samples
 
@@ -52,20 +53,22 @@ def test_whitening_evens_the_variance_within_classes_out(configure) -> None:
     expected = (covariance ** (1 - WHITENING) * (covariance > 0)).diagonal().sort().values
     assert torch.allclose(change.T @ covariance @ change, expected.diag(), atol=0.03)
     assert torch.allclose(noise, expected.sqrt(), atol=0.03)
-    assert torch.allclose(change.T @ change, moments.stretch.square().diag(), atol=1e-4)
+    stretch = change.norm(dim=0)
+    assert torch.allclose(change.T @ change, stretch.square().diag(), atol=1e-4)
+    # g is as A^T A, and as large as A
+    assert torch.allclose(moments.gain / moments.gain[0], (stretch / stretch[0]).square(), atol=1e-4)
+    assert moments.gain.norm().item() == pytest.approx(stretch.norm().item(), rel=1e-4)
 
 
-def test_turning_is_undone(configure) -> None:
+def test_whitening_is_undone(configure) -> None:
     moments, _ = gaussian(configure, 400)
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-    turned = moments.turn(x)
-    assert torch.allclose(turned.norm(dim=1), (x - moments.mean).norm(dim=1), atol=1e-5)
-    assert torch.allclose(moments.turn_back(turned), x, atol=1e-5)
+    assert torch.allclose(moments.unwhiten(moments.whiten(x)), x, atol=1e-5)
 
 
 def test_few_samples_leave_the_space_nearly_as_it_is(configure) -> None:
     moments, _ = gaussian(configure, 4)
-    few, many = moments.stretch, gaussian(configure, 4000)[0].stretch
+    few, many = (it.whitening.norm(dim=0) for it in (moments, gaussian(configure, 4000)[0]))
     assert few.max() / few.min() < many.max() / many.min()
 
 

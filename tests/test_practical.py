@@ -121,9 +121,10 @@ def test_a_class_with_one_exemplar_keeps_it_for_training(start) -> None:
     assert not it.method.held_out(tasks[0], it.memory).any()
     found = method(it).weights
     # What is believed of the parts: the trained ones share what the discriminant leaves them, which is of its scale.
-    scale, share = method(it).moments.choose_shrinkage(it.memory.samples()) or (0.0, 0.0)
-    assert 0 < scale <= share < 1
-    assert found.tolist() == pytest.approx([(1 - share) * TRAINED[0], (1 - share) * TRAINED[1], scale * share])
+    discriminants, share = method(it).fit_discriminants(it.memory)
+    assert (discriminants >= 0).all() and 0 < share < 1
+    expected = [(1 - share) * TRAINED[0], (1 - share) * TRAINED[1], *(share * discriminants).tolist()]
+    assert found.tolist() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(("total", "tenths"), [(1000, 1), (999, 2), (500, 2), (499, 3), (90, 3)])
@@ -153,10 +154,16 @@ def test_weights_are_fitted_on_scores_without_what_is_held_out(start, monkeypatc
     fit = mixture.fit_weights
     monkeypatch.setattr("mtn.methods.practical.fit_weights", lambda *given: (seen.append(given[:2]), fit(*given))[1])
     it.learn_task(tasks[1])
-    (parts, y), practical = seen[0], method(it)
+    (fitted, y), practical = seen[-1], method(it)  # the first fit is of the discriminants
     held = it.method.held_out(tasks[1], it.memory)
-    x = it.memory.vectors(held)
+    x, others = it.memory.vectors(held), it.memory.part(~held)
     assert torch.equal(y, it.memory.y[held])
+    known = it.memory.samples().select(held.nonzero().squeeze(1))
+    parts = practical.left_out_parts(x, y, nearest(known, others, it.config.method.k)[:])
+    torch.testing.assert_close(fitted[:2].float(), parts[:2])
+    outer = practical.weights[2:] @ parts[2:].flatten(1)
+    ratio = outer / fitted[2].flatten()  # the discriminants are one part of the second fit
+    torch.testing.assert_close(ratio, ratio.median().expand_as(ratio).to(ratio), rtol=1e-3, atol=1e-3)
     # By brute force: sums without the sample; the prototype follows its mean as far as it is pulled there, here 1 / 2.
     assert (practical.moments.count == 30).all()
     for row in range(0, len(y), 3):
@@ -179,8 +186,46 @@ def test_a_model_without_a_discriminant_answers_as_it_did(start) -> None:
     it, tasks = start(1)
     it.restore(it.method.state_dict() | {"weights": torch.tensor([0.7, 0.4])})
     x, near = tasks[0].test.x(), nearest(tasks[0].test, it.memory, 5)[:]
-    prototypes, network, _ = method(it).parts(x, near)
+    prototypes, network, *_ = method(it).parts(x, near)
     torch.testing.assert_close(it.method.scores(x, near), 0.7 * prototypes + 0.4 * network)
+
+
+def test_a_model_without_sums_of_random_features_answers_as_it_did_and_learns_on(start) -> None:
+    it, tasks = start(1)
+    kept = {name: value for name, value in it.method.state_dict().items() if not name.startswith("fourier.")}
+    it.restore(kept | {"weights": torch.tensor([0.7, 0.4, 0.2])})
+    x, near = tasks[0].test.x(), nearest(tasks[0].test, it.memory, 5)[:]
+    prototypes, network, linear, _ = method(it).parts(x, near)
+    torch.testing.assert_close(it.method.scores(x, near), 0.7 * prototypes + 0.4 * network + 0.2 * linear)
+    it.learn_task(tasks[1])
+    assert not method(it).has_fourier and method(it).weights[3] == 0
+    assert not method(it).fourier.count.any()  # of some classes alone it would be of no use
+
+
+@pytest.fixture(scope="module")
+def winding(tmp_path_factory) -> str:
+    """Eight classes in a plane, each in four places that lie between those of others: no plane tells them apart."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for name, count in (("train", 60), ("test", 100)):
+        y = np.repeat(np.arange(8), count)
+        angle = (y + 8 * rng.integers(0, 4, len(y)) + rng.uniform(0.15, 0.85, len(y))) * 2 * np.pi / 32
+        plane = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        arrays |= {f"x_{name}": np.hstack([plane, 0.02 * rng.standard_normal((len(y), 4))]), f"y_{name}": y}
+    path = tmp_path_factory.mktemp("winding") / "winding.npz"
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def test_classes_of_any_shape_are_told_apart(winding, start) -> None:
+    it, tasks = start(3, stream={"data": winding, "first": 4, "step": 2}, memory={"total": 160})
+    test = Samples.join([task.test for task in tasks])
+    found, parts = nearest(test, it.memory, 5), []
+    for rows in test.chunks():
+        parts.append(method(it).parts(test.x(rows), found[rows]))
+    prototypes, _, linear, fourier = ((z.argmax(1) == test.y).double().mean() for z in torch.cat(parts, dim=1))
+    assert max(prototypes, linear) < 0.5 < 0.9 < fourier
+    assert accuracy(it, test) > 0.9
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +252,7 @@ def test_where_classes_overlap_it_is_not_below_its_parts_nor_below_slda(overlapp
         slda.end_task(task, it.memory)
     retrieval = nearest(test, it.memory, 5)
     parts = torch.cat([practical.parts(test.x(rows), retrieval[rows]) for rows in test.chunks()], dim=1)
-    right = {name: (z.argmax(1) == test.y).double().mean() for name, z in zip(("p", "n", "d"), parts, strict=True)}
+    right = {name: (z.argmax(1) == test.y).double().mean() for name, z in zip(("p", "n", "d", "f"), parts, strict=True)}
     right["slda"] = (slda.scores(test.x(), None).argmax(1) == test.y).double().mean()
     assert accuracy(it, test) > max(right.values()) - 0.01  # one standard error of the difference
     assert right["slda"] > right["p"] + 0.01  # and the stream is one where that is not for nothing

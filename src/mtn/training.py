@@ -3,6 +3,7 @@
 import copy
 import inspect
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -295,14 +296,18 @@ class Learner:
 
 
 def restore_method(method: Method, tensors: Mapping[str, Tensor]) -> None:
-    """Put a saved state into a method. Early states say neither which classes were forgotten nor any doubt: none."""
+    """Put a saved state into a method.
+
+    Early states say neither which classes were forgotten nor any doubt: none. They have no sums of random features.
+    """
     missing = {
         f"{name.removesuffix('seen')}forgotten": torch.zeros(int(seen), dtype=torch.bool)
         for name, seen in tensors.items()
         if name.rpartition(".")[2] == "seen"
     }
-    missing |= {name: value for name, value in method.state_dict().items() if name.rpartition(".")[2] == "doubt"}
     method.make_room(tensors)
+    later = re.compile(r"(^|\.)(doubt$|fourier\.)")
+    missing |= {name: value for name, value in method.state_dict().items() if later.search(name)}
     restore_module(method, missing | dict(tensors))
     method.derive()
 

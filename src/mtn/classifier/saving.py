@@ -21,6 +21,7 @@ from mtn.classifier.card import model_card
 from mtn.classifier.queries import SCORE_MULTIPLE
 from mtn.classifier.state import ESTIMATES, ClassifierState
 from mtn.errors import InputError, UnavailableError
+from mtn.methods.discriminant import no_sums
 from mtn.neighbours import Neighbours
 from mtn.runtime.capacity import check_fits
 from mtn.runtime.device import versions
@@ -283,6 +284,8 @@ def _new_learner(facts: Mapping[str, Any], path: Path, location: Location | None
     # where the exemplars are, the folder says elsewhere; whether to compile is up to the user
     for section, keys in (("memory", ("store", "uri")), ("train", ("compile",)), ("images", ("side", "weights"))):
         sections[section] = {key: value for key, value in sections.get(section, {}).items() if key not in keys}
+    if facts["format"] <= 6 and sections["method"]["name"] == "practical":
+        sections["method"] = {**sections["method"], "random_features": 0}
     config = recipes.parse(sections, str(path), import_methods=False)
     width = facts["features"]["count"]
     check_fits(config, width, len(facts["labels"]["names"]), SCORE_MULTIPLE, budget=False)
@@ -295,7 +298,7 @@ def _current_weights(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
 
     Up to format 2 the names alone told which classes were forgotten. Up to format 1 the network of `practical` saw the
     adapted query alone: rows of zeros add nothing to scores. Up to format 4 it had no discriminant: it has no weight.
-    Up to format 5 it doubted no label.
+    Up to format 5 it doubted no label. Up to format 6 it had no random features.
     """
     state = dict(weights)
     if facts["configuration"]["method"]["name"] == "practical":
@@ -307,6 +310,9 @@ def _current_weights(facts: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
             state["weights"] = F.pad(state["weights"], (0, 1))
         if facts["format"] <= 5:
             state["moments.doubt"] = torch.zeros(2)
+        if facts["format"] <= 6:
+            state["weights"] = F.pad(state["weights"], (0, 1))
+            state |= add_prefix(no_sums(len(state["moments.count"])), "fourier.")
     if facts["format"] <= 2:
         forgotten = torch.tensor([name is None for name in facts["labels"]["names"]], dtype=torch.bool)
         owners = [name.removesuffix("seen") for name in state if name.rpartition(".")[2] == "seen"]

@@ -3,10 +3,13 @@
 Three parts, weighted on exemplars that none of them has seen:
 
 - discriminant: a Gaussian a class with one covariance, in closed form from sums over all samples. It forgets nothing.
-  Where classes are such Gaussians nothing can be better, and what is trained only adds noise.
+  Where classes are such Gaussians nothing can be better, and what is trained only adds noise. There are two: over the
+  vectors as they are, and over random features, which tell classes of any shape apart. Their sum is weighted on
+  exemplars that leave themselves out, so nothing is held out for it.
 - prototypes: s cos(A(x - m), A(w_c - m)), A = L^-0.45 U^T of the pooled within-class scatter U L U^T (partial
   whitening), m the mean of all samples seen, from the same sums. Rows w_c start as class means and are pulled towards
-  them where samples are few. They are trained as U^T (w_c - m), where A is a factor for each coordinate. In a task
+  them where samples are few. What is trained is A(w_c - m) / g, g = L^-0.9 times a constant: so a step moves rows most
+  where classes vary least, by as much in the whitened space as if all directions of w_c took equal steps. In a task
   without samples of a class its row is frozen, and samples drawn from N(mu_c, Sigma) stand for the class in the loss.
 - network: the transformer of `mtn` over the query and its neighbours, with the model before the task as its teacher.
   Its head also sees the query itself, as cosines to rows that start as class means: the 64 numbers of an adapted query
@@ -17,9 +20,11 @@ often each class is drawn: one new class at a time is learned as well as a hundr
 """
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from mtn import losses
@@ -28,7 +33,8 @@ from mtn.cosines import stretched_cosines
 from mtn.evidence import DISCRIMINANT, PROTOTYPE
 from mtn.memory import Memory
 from mtn.methods.base import Batch, Judged, Method, Needs
-from mtn.methods.gaussian import GaussianMoments, left_out_products
+from mtn.methods.discriminant import FourierDiscriminant, LeftOutDiscriminant, left_out_products
+from mtn.methods.gaussian import GaussianMoments
 from mtn.methods.mixture import fit_weights
 from mtn.methods.mtn import MTN, TransformerOptions
 from mtn.neighbours import Neighbours, capped, nearest
@@ -52,6 +58,13 @@ PRECISION = 50.0
 """One over the variance of what is believed of shares."""
 
 
+class PracticalOptions(TransformerOptions):
+    """Options of `practical`."""
+
+    random_features: Annotated[int, Field(ge=0, le=20_000)] = 1000
+    """Random features of the second discriminant. 0: there is none, and the model is 8 MB smaller."""
+
+
 class QueryNetwork(MTN):
     """z_c = g_c(h(q, V)) + s cos(q, r_c): the adapted query, and the query as it came, whatever the read-out."""
 
@@ -61,7 +74,7 @@ class QueryNetwork(MTN):
 class Practical(Method):
     """Prototypes, a network and a discriminant, scores added with fitted weights: what MTNClassifier uses."""
 
-    Options = TransformerOptions
+    Options = PracticalOptions
     defaults = {  # noqa: RUF012 (of the class, and never changed)
         "method.size": "small",
         "train.optimizer": "adamw",
@@ -84,14 +97,15 @@ class Practical(Method):
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
         self.moments = GaussianMoments(dimension, config)
+        self.fourier = FourierDiscriminant(dimension, config)
         self.prototypes = nn.Parameter(torch.zeros(0, dimension), requires_grad=False)
-        # While they train: U^T (w_c - m) of the task's classes (T,D), and the A^T of which U is (D,D). Another machine
-        # may find other U of the same sums.
+        # While they train: A(w_c - m) / g of the task's classes (T,D), and A^T (D,D), as another machine may find other
+        # eigenvectors of the same sums.
         self.register_parameter("moving", None)
         self.register_buffer("basis", None)
         self.log_scale = nn.Parameter(torch.tensor(2.5))
         self.network = QueryNetwork(dimension, config)
-        self.register_buffer("weights", torch.tensor([*TRAINED, 0.0]))  # of the parts
+        self.register_buffer("weights", torch.tensor([*TRAINED, 0.0, 0.0]))  # of prototypes, network, discriminants
         # In the whitened space: class means (C,D); as unit vectors, those of the task's classes (T,D) and prototypes
         # (C,D) when the task began or ended.
         self.register_buffer("centres", torch.zeros(0, dimension), persistent=False)
@@ -100,26 +114,44 @@ class Practical(Method):
 
     def begin_task(self, task: Task) -> None:
         super().begin_task(task)
-        for part in (self.moments, self.network):
+        sums: list[LeftOutDiscriminant] = [self.moments, self.fourier] if self.has_fourier else [self.moments]
+        for part in (self.moments, self.fourier, self.network):
             part.begin_task(task)
-        self.moments.observe(task.train)
+        for statistics in sums:
+            statistics.observe(task.train)
         means = self.moments.class_centres()[task.old :]
         rows = torch.cat([self.prototypes, means.to(self.prototypes)])
         self.prototypes = nn.Parameter(rows, requires_grad=False)
-        self.derive()
+        self.derive_spaces()
         self.moments.estimate_wrong_labels(task.train)
         trust = self.trust(task.train)
         if trust is not None:
-            self.moments.discount(task.train, trust)
-            self.derive()
+            for statistics in sums:
+                statistics.discount(task.train, trust)
+            self.derive_spaces()
 
     def derive(self) -> None:
-        self.weights = F.pad(self.weights, (0, 3 - len(self.weights)))  # an earlier version had no discriminant
+        self.weights = F.pad(self.weights, (0, 4 - len(self.weights)))  # earlier versions had fewer parts
         if self.seen:
-            self.moments.derive()
-            if self.basis is not None:
-                self.moments.whitening = self.basis
-            self.derive_directions()
+            self.derive_spaces()
+            self.derive_fourier()
+
+    def derive_spaces(self) -> None:
+        """All but what needs the discriminant over random features."""
+        self.moments.derive()
+        if self.basis is not None:
+            self.moments.whitening = self.basis
+        self.derive_directions()
+
+    def derive_fourier(self) -> None:
+        if self.weights[3]:
+            self.fourier.derive()
+
+    @property
+    def has_fourier(self) -> bool:
+        """Whether the discriminant over random features has all samples in its sums: earlier versions kept none."""
+        ours, all_samples = self.fourier.count, self.moments.count
+        return self.fourier.width > 0 and ours.shape == all_samples.shape and torch.allclose(ours, all_samples)
 
     @torch.no_grad()
     def derive_directions(self) -> None:
@@ -131,10 +163,12 @@ class Practical(Method):
         self.network.begin_stage()
         if self.moving is None:
             self.basis = self.moments.whitening
-            self.moving = nn.Parameter(self.moments.turn(self.prototypes[self.taught]))
+            self.moving = nn.Parameter(self.moments.whiten(self.prototypes[self.taught]) / self.moments.gain)
 
     def make_room(self, names: Iterable[str]) -> None:
         names, nothing = list(names), self.prototypes[:0].clone()
+        if not any(name.startswith("fourier.") for name in names):
+            self.fourier = FourierDiscriminant(self.dimension, self.config)
         self.moving, self.basis = (nn.Parameter(nothing), nothing) if "moving" in names else (None, None)
         self.network.make_room([name.removeprefix("network.") for name in names if name.startswith("network.")])
 
@@ -142,7 +176,7 @@ class Practical(Method):
     def end_training(self) -> None:
         """Prototypes where they have moved to."""
         if self.moving is not None:
-            self.prototypes[self.taught] = self.moments.turn_back(self.moving)
+            self.prototypes[self.taught] = self.moments.unwhiten(self.moving * self.moments.gain)
             self.moving = self.basis = None
         self.derive_directions()
 
@@ -189,7 +223,7 @@ class Practical(Method):
             frequency = (len(batch.y) * frequency + evenly) / len(y)
             trust = trust if trust is None else F.pad(trust, (0, DRAWN), value=1.0)
         assert self.moving is not None
-        rows = self.prototype_directions, self.moving, self.taught, self.moments.stretch, self.mean_directions
+        rows = self.prototype_directions, self.moving, self.taught, self.moments.gain, self.mean_directions
         with batch.products():
             near, near_means = stretched_cosines(F.normalize(x, dim=1), *rows)
         return losses.balanced_cross_entropy(self.log_scale.exp() * near, y, frequency, trust), near_means
@@ -210,23 +244,22 @@ class Practical(Method):
         return self.log_scale.exp() * (F.normalize(self.moments.whiten(x), dim=1) @ self.prototype_directions.T)
 
     def parts(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
-        """3,B,C: the scores of prototypes, network and discriminant."""
-        return torch.stack([self.prototype_scores(x), self.network.scores(x, neighbours), self.moments.scores(x, None)])
+        """4,B,C: the scores of prototypes, network and the two discriminants; 0 of the last if it has no weight."""
+        prototypes, linear = self.prototype_scores(x), self.moments.scores(x, None)
+        fourier = self.fourier.scores(x, None) if self.weights[3] else torch.zeros_like(linear)
+        return torch.stack([prototypes, self.network.scores(x, neighbours), linear, fourier])
 
     def shares(self, x: Tensor, neighbours: Neighbours | None) -> dict[str, Tensor]:
-        """The prototype, of the network the query itself and the query with its neighbours, and the discriminant."""
-        of_prototypes, of_network, of_discriminant = self.weights
-        return {
-            PROTOTYPE: of_prototypes * self.prototype_scores(x),
-            **{name: of_network * part for name, part in self.network.shares(x, neighbours).items()},
-            DISCRIMINANT: of_discriminant * self.moments.scores(x, None),
-        }
+        """The prototype, of the network the query itself and the query with its neighbours, and the discriminants."""
+        prototypes, _, linear, fourier = self.weights[:, None, None] * self.parts(x, neighbours)
+        network = {name: self.weights[1] * part for name, part in self.network.shares(x, neighbours).items()}
+        return {PROTOTYPE: prototypes, **network, DISCRIMINANT: linear + fourier}
 
     def scores(self, x: Tensor, neighbours: Neighbours | None) -> Tensor:
         return self.weighted(self.parts(x, neighbours))
 
     def weighted(self, parts: Tensor) -> Tensor:
-        """B,C: the sum of parts (3,B,C)."""
+        """B,C: the sum of parts (4,B,C)."""
         scores: Tensor = torch.tensordot(self.weights, parts, 1)
         return scores
 
@@ -234,7 +267,7 @@ class Practical(Method):
         return self.weighted(self.left_out_parts(x, y, neighbours))
 
     def left_out_parts(self, x: Tensor, y: Tensor, neighbours: Neighbours | None) -> Tensor:
-        """3,B,C: the scores of exemplars that were held out, without their share in class means and Sigma.
+        """4,B,C: the scores of exemplars that were held out, without their share in class means and Sigma.
 
         Without x the mean of its class is (x - mu) / (n - 1) farther from x, and a prototype moves with its mean as far
         as it is pulled there: by a / (1 + a) of it, a the weight of the pull.
@@ -250,7 +283,9 @@ class Practical(Method):
         across, squares = left_out_products(query, unit, inner, rows, own, y, leverage)
         length = query.square().sum(1, keepdim=True) + leverage / (1 - leverage) * inner.square()
         prototypes = self.log_scale.exp() * across / (length * squares).clamp(min=1e-12).sqrt()
-        return torch.stack([prototypes, self.network.scores(x, neighbours), moments.left_out_scores(x, y, None)])
+        linear = moments.left_out_scores(x, y, None)
+        fourier = self.fourier.left_out_scores(x, y, None) if self.has_fourier else torch.zeros_like(linear)
+        return torch.stack([prototypes, self.network.scores(x, neighbours), linear, fourier])
 
     def class_sums(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.moments.total.cpu(), self.moments.count.cpu(), self.moments.gram.cpu()
@@ -259,30 +294,55 @@ class Practical(Method):
         """Prototypes and rows of the network are class means; the weights of the parts stay as they were."""
         self.network.end_task(task, memory)
         self.derive_directions()
+        self.derive_fourier()
         return True
 
     @torch.no_grad()
     def end_task(self, task: Task, memory: Memory) -> Judged | None:
         self.network.end_task(task, memory)
         self.end_training()
-        scale, share = self.moments.choose_shrinkage(memory.samples()) or (0.0, 0.0)
-        scales = torch.tensor([1.0, 1.0, scale])
+        discriminants, share = self.fit_discriminants(memory)
         shares = torch.tensor([*((1 - share) * part for part in TRAINED), share])
-        held = self.held_out(task, memory)
-        if not held.any():
-            self.weights = (scales * shares).to(self.weights)
-            return None
-        most = max(ENOUGH, min(MOST_HELD_OUT, MOST_COMPARED // task.seen))
-        samples = memory.samples().select(held.nonzero().squeeze(1)[:: -(-int(held.sum()) // most)])
-        parts, there = self.parts_left_out(samples, memory.part(~held)), self.moments.count > 0
-        y = samples.y.to(parts.device)
-        labels, trust = (there.cumsum(0) - 1)[y], self.trust(samples)
-        # around what is believed of the parts
-        self.weights = fit_weights(parts[:, :, there], labels, scales, shares, PRECISION, trust).to(self.weights)
-        return Judged(samples, self.weighted(parts))
+        held, weights, judged = self.held_out(task, memory), shares, None
+        if held.any():
+            most = max(ENOUGH, min(MOST_HELD_OUT, MOST_COMPARED // task.seen))
+            samples = memory.samples().select(held.nonzero().squeeze(1)[:: -(-int(held.sum()) // most)])
+            parts, there = self.parts_left_out(samples, memory.part(~held)), self.moments.count > 0
+            three = torch.cat([parts[:2], torch.tensordot(discriminants.to(parts), parts[2:], 1)[None]])
+            y = samples.y.to(parts.device)
+            labels, trust = (there.cumsum(0) - 1)[y], self.trust(samples)
+            # around what is believed of the parts
+            weights = fit_weights(three[:, :, there], labels, torch.ones(3), shares, PRECISION, trust)
+        self.weights = torch.cat([weights[:2], weights[2] * discriminants]).to(self.weights)
+        if held.any():
+            judged = Judged(samples, self.weighted(parts))
+        self.derive_fourier()
+        return judged
+
+    def fit_discriminants(self, memory: Memory) -> tuple[Tensor, float]:
+        """Weights (2) of the discriminants over vectors and over random features: the likeliest, exemplars left out.
+
+        And what is believed of the share that both have of the whole, before held-out exemplars tell: how Gaussian
+        classes are.
+        """
+        known = self.moments.some(memory.samples())
+        trust = self.trust(known)
+        chosen = self.moments.choose_shrinkage(known, trust)
+        if chosen is None:
+            return torch.zeros(2), 0.0
+        scale, share = chosen
+        other = self.fourier.choose_shrinkage(known, trust) if self.has_fourier else None
+        if other is None:
+            return torch.tensor([scale, 0.0]), share
+        x, y = known.x().to(self.weights.device), known.y.to(self.weights.device)
+        z = torch.stack([part.left_out_plainly(x, y) for part in (self.moments, self.fourier)])
+        there = self.moments.count > 0
+        scales = torch.tensor([scale, other[0]])
+        fitted = fit_weights(z[:, :, there], (there.cumsum(0) - 1)[y], scales, torch.full((2,), 0.5), PRECISION, trust)
+        return fitted.cpu(), share
 
     def parts_left_out(self, samples: Samples, others: Memory) -> Tensor:
-        """3,N,C: what the parts say of exemplars that were held out, given the others."""
+        """4,N,C: what the parts say of exemplars that were held out, given the others."""
         device = self.weights.device
         neighbours = nearest(samples, others, capped(self.options.k, others), device)
         parts = [
@@ -297,3 +357,4 @@ class Practical(Method):
     def forget(self, label: int) -> None:
         super().forget(label)
         self.moments.forget(label)
+        self.fourier.forget(label)

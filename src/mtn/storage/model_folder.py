@@ -19,7 +19,7 @@ from mtn.storage import files
 if TYPE_CHECKING:  # model.json alone is read without torch
     from torch import Tensor
 
-FORMAT = 6
+FORMAT = 7
 TENSOR_FILE = re.compile(r"(weights|memory)-[0-9a-f]{16}\.safetensors")
 PARTIAL_FILE = re.compile(rf"\.({TENSOR_FILE.pattern}|model\.json|README\.md)\.partial")
 """What a killed process leaves behind."""
