@@ -89,6 +89,7 @@ def test_gradient_reaches_every_trainable_parameter(config: Config, tmp_path: Pa
     it.begin(tasks[1])
     reached = set()
     for stage in it.method.stages(tasks[1]):
+        it.method.begin_stage()
         it.method.zero_grad()
         plan = it.prepare(tasks[1], stage)
         sum(stage.loss(plan.batch(0), tasks[1]).values()).backward()
