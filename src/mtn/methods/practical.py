@@ -56,6 +56,8 @@ TRAINED = (0.9, 0.1)
 """What prototypes and network are believed to have of the share that the discriminant leaves them."""
 PRECISION = 50.0
 """One over the variance of what is believed of shares."""
+GAIN = 3.0
+"""The discriminant over random features is used where exemplars are so much likelier with it, as a logarithm."""
 
 
 class PracticalOptions(TransformerOptions):
@@ -337,9 +339,15 @@ class Practical(Method):
         x, y = known.x().to(self.weights.device), known.y.to(self.weights.device)
         z = torch.stack([part.left_out_plainly(x, y) for part in (self.moments, self.fourier)])
         there = self.moments.count > 0
-        scales = torch.tensor([scale, other[0]])
-        fitted = fit_weights(z[:, :, there], (there.cumsum(0) - 1)[y], scales, torch.full((2,), 0.5), PRECISION, trust)
-        return fitted.cpu(), share
+        z, labels, scales = z[:, :, there].double(), (there.cumsum(0) - 1)[y], torch.tensor([scale, other[0]])
+        alone = fit_weights(z[:1], labels, scales[:1], torch.ones(1), PRECISION, trust)
+        both = fit_weights(z, labels, scales, torch.full((2,), 0.5), PRECISION, trust)
+        loss_alone, loss = (
+            losses.cross_entropy(torch.tensordot(w.double(), z[: len(w)], 1), labels, trust) for w in (alone, both)
+        )
+        if len(labels) * (loss_alone - loss) < GAIN:
+            return torch.tensor([scale, 0.0]), share
+        return both.cpu(), share
 
     def parts_left_out(self, samples: Samples, others: Memory) -> Tensor:
         """4,N,C: what the parts say of exemplars that were held out, given the others."""
