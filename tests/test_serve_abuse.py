@@ -302,10 +302,10 @@ def test_comparing_tokens_takes_the_same_work_whatever_is_given(monkeypatch: pyt
 
 
 def test_the_time_of_a_wrong_token_does_not_tell_how_wrong_it_is() -> None:
-    """Medians of many interleaved measurements; the best of a few tries, for a busy machine."""
+    """Lower quartiles of many measurements in turns; the best of some tries, for a busy machine."""
     right = "0123456789abcdef" * 4
     tokens = guard.Tokens(((sha256(right.encode()).digest(), "read"),))
-    wrong = {"at its start": "x" + right[1:], "at its end": right[:-1] + "x"}
+    at_its_start, at_its_end = "x" + right[1:], right[:-1] + "x"
 
     def measure(given: str) -> int:
         start = time.perf_counter_ns()
@@ -314,8 +314,11 @@ def test_the_time_of_a_wrong_token_does_not_tell_how_wrong_it_is() -> None:
         return time.perf_counter_ns() - start
 
     def difference() -> float:
-        times = np.array([[measure(given) for given in wrong.values()] for _ in range(5000)])
-        first, last = np.median(times, axis=0)
+        times = [
+            (measure(at_its_start), *(measure(at_its_end) for _ in range(2)), measure(at_its_start))
+            for _ in range(2500)
+        ]
+        first, last = np.quantile(np.array(times)[:, [[0, 3], [1, 2]]], 0.25, axis=(0, 2))
         return float(abs(first - last) / first)
 
-    assert min(difference() for _ in range(5)) < 0.02
+    assert any(difference() < 0.02 for _ in range(10))

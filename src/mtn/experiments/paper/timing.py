@@ -73,6 +73,7 @@ def time_training_step(config: Config, base: Task, threads: int) -> float:
     with torch.random.fork_rng(devices=[]):
         method = make(width, config)
         method.begin_task(base)
+        method.begin_stage()
         ones = torch.ones(count, k)
         neighbours = Neighbours(torch.randn(count, k, width), ones.long() * 0, ones, ones.bool(), full=True)
         prior = torch.full((base.seen,), 1 / base.seen)
