@@ -65,7 +65,7 @@ def test_features_are_cosines_whose_products_are_a_kernel(configure) -> None:
     it.gamma.fill_(0.5)
     x = torch.nn.functional.normalize(torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), dim=1)
     kernel = torch.exp(-0.5 * torch.cdist(x, x).square())
-    assert torch.allclose(it.features(x) @ it.features(x).T, kernel, atol=0.12)  # 1 000 features
+    assert torch.allclose(it.features(x) @ it.features(x).T, kernel, atol=0.12)  # 2 000 features
 
 
 def test_gamma_follows_from_the_variance_of_the_first_samples(fitted, samples: Samples) -> None:

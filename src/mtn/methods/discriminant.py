@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtn.config import Config
 from mtn.losses import cross_entropy
-from mtn.methods.analytic import SLDA
+from mtn.methods.analytic import SLDA, Analytic
 from mtn.methods.mixture import most_likely_weights
 from mtn.neighbours import Neighbours
 from mtn.samples import Samples
@@ -145,13 +145,17 @@ class LeftOutDiscriminant(SLDA):
         """What depends on the shrinkage."""
         super().derive()
 
+    def where_round(self, rotated: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
+        """x (N,W), given as `rotated` makes them, and the class means (C,W) where Sigma = I."""
+        scale = self._scale(shrinkage)
+        return rotated * scale, self.differences * scale
+
     def left_out_distances(self, rotated: Tensor, y: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
         """N,C: -(x - mu_c)^T Sigma^-1 (x - mu_c) / 2 but for a term of x alone, mu_y and Sigma without x itself.
 
         And the mean leverage of x, d^T Sigma^-1 d of its part of Sigma. x (N,W) are given as `rotated` makes them.
         """
-        scale = self._scale(shrinkage)
-        rows, query = self.differences * scale, rotated * scale
+        query, rows = self.where_round(rotated, shrinkage)
         residual = query - rows[y]
         own = rows[y] - residual / (self.count[y] - 1).clamp(min=1)[:, None].to(residual)
         leverage = self.leverage(residual, y, (1 - shrinkage) / self._freedom)
@@ -171,22 +175,32 @@ class LeftOutDiscriminant(SLDA):
 
 
 class FourierDiscriminant(LeftOutDiscriminant):
-    """The same over phi(x) = sqrt(2 / W) cos(x P + b), P ~ N(0, 2 gamma), b ~ U(0, 2 pi): for classes of any shape.
+    """The same over phi(x) = sqrt(2 / W) (cos(x P + b) - a), P ~ N(0, 2 gamma), b ~ U(0, 2 pi): classes of any shape.
 
-    P and b are a seed, not kept. gamma follows from the variance of the first samples. Eigenvectors, which take longer
-    than the answers themselves, are found only where samples are left out.
+    P and b are a seed, not kept. gamma follows from the variance of the first samples, and a is cos of their mean: no
+    score depends on it, but products are small enough for single precision. There are so many features that a
+    triangular factor of Sigma for each shrinkage takes less time than eigenvectors for all of them.
     """
 
     gamma: Tensor
+    middle: Tensor
     projection: Tensor
     phase: Tensor
+    factor: Tensor
+    rows: Tensor
+    known_scatter: Tensor | None = None
+    """What `sum_of_squares` gives, while the sums stay as they are."""
 
     def __init__(self, dimension: int, config: Config) -> None:
         super().__init__(dimension, config)
         fixed = torch.Generator().manual_seed(config.seed)
         self.register_buffer("gamma", torch.zeros(()))
+        self.register_buffer("middle", torch.zeros(self.width))  # a
         self.register_buffer("projection", torch.randn(dimension, self.width, generator=fixed), persistent=False)
         self.register_buffer("phase", 2 * math.pi * torch.rand(self.width, generator=fixed), persistent=False)
+        # F (W,W), F F^T = Sigma at the shrinkage that was chosen, and the class means where Sigma = I (C,W).
+        self.register_buffer("factor", torch.zeros(0, 0), persistent=False)
+        self.register_buffer("rows", torch.zeros(0, self.width), persistent=False)
 
     @property
     def width(self) -> int:
@@ -194,44 +208,67 @@ class FourierDiscriminant(LeftOutDiscriminant):
         return features
 
     def features(self, x: Tensor) -> Tensor:
-        return math.sqrt(2 / self.width) * ((2 * self.gamma).sqrt() * (x @ self.projection) + self.phase).cos()
+        return math.sqrt(2 / self.width) * (self._cosines(x) - self.middle)
+
+    def _cosines(self, x: Tensor) -> Tensor:
+        return ((2 * self.gamma).sqrt() * (x @ self.projection) + self.phase).cos()
+
+    def rotated(self, x: Tensor) -> Tensor:
+        """N,W: phi(x) less the mean of the class means."""
+        return self.features(x) - self._centre.float()
 
     def observe(self, samples: Samples) -> None:
         if not self.count.any():
-            mean = sum(samples.x(rows).sum(0).double() for rows in samples.chunks()) / max(len(samples), 1)
-            variance = 1 - float(torch.as_tensor(mean).square().sum())  # of unit vectors
+            mean = torch.stack([samples.x(rows).sum(0).double() for rows in samples.chunks()]).sum(0) / len(samples)
+            variance = 1 - float(mean.square().sum())  # of unit vectors
             self.gamma.fill_(min(NEAR / max(variance, NEAR), 1.0))
+            self.middle = self._cosines(mean.to(self.projection))
         super().observe(samples)
 
+    def add(self, x: Tensor, y: Tensor) -> None:
+        Analytic.add(self, x, y)
+        self.gram += x.T @ x
+
+    def factorised(self, shrinkage: float) -> tuple[Tensor, Tensor]:
+        """F of Sigma at a shrinkage, found in double precision, and F^-1 of the class means (C,W)."""
+        scatter = self.sum_of_squares() if self.known_scatter is None else self.known_scatter
+        sigma = scatter * ((1 - shrinkage) / self._freedom)
+        sigma.diagonal().add_(shrinkage * scatter.diagonal().mean() / self._freedom)
+        factor = torch.linalg.cholesky(sigma).float()
+        means = (self.means - self._centre) * (self.count > 0)[:, None]
+        return factor, forward(factor, means.float())
+
+    def sum_of_squares(self) -> Tensor:
+        """W,W: in classes, with the sample more."""
+        scatter = self.gram - self.total.float().T @ self.means.float()
+        scatter.diagonal().add_(self._spread())
+        return scatter
+
+    def where_round(self, rotated: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
+        derived = math.isclose(shrinkage, float(self.strength), rel_tol=1e-6) and len(self.factor)
+        factor, rows = (self.factor, self.rows) if derived else self.factorised(shrinkage)
+        return forward(factor, rotated), rows
+
     def solve(self) -> Tensor:
-        within, shrinkage = self._within(), float(self.strength)
-        within.diagonal().add_(self._spread())
-        mean = within.diagonal().mean()
-        within.mul_(1 - shrinkage).diagonal().add_(shrinkage * mean)
-        rows = (self.means - self._centre) * (self.count > 0)[:, None]
-        weights = self._freedom * torch.cholesky_solve(rows.T, torch.linalg.cholesky(within))
-        bias = -0.5 * (rows.T * weights).sum(0) - self._centre @ weights
+        self.factor, self.rows = self.factorised(float(self.strength))
+        weights = torch.linalg.solve_triangular(self.factor.T, self.rows.T, upper=True)
+        bias = -0.5 * self.rows.square().sum(1) - self._centre.float() @ weights
         return torch.cat([weights, bias[None]])
 
-    def derive(self) -> None:
-        super().derive()
-        self.vectors, self.differences = self.vectors[:, :0], self.differences[:0]
-
     def choose_shrinkage(self, known: Samples, trust: Tensor | None = None) -> tuple[float, float] | None:
-        self._find_directions()
-        return super().choose_shrinkage(known, trust)
-
-    def _find_directions(self) -> None:
-        """In single precision, in half of the time: the least shrinkage is far above its rounding."""
-        values, self.vectors = torch.linalg.eigh(self._within().float())
-        self.scatter = values.clamp(min=0) + self._spread().float()
-        differences = (self.means - self._centre) * (self.count > 0)[:, None]
-        self.differences = differences.float() @ self.vectors
+        self.known_scatter = self.sum_of_squares()
+        self.derive_discriminant()
+        chosen = super().choose_shrinkage(known, trust)
+        self.known_scatter = None
+        return chosen
 
     def left_out_scores(self, x: Tensor, y: Tensor, neighbours: Neighbours | None) -> Tensor:
-        if not len(self.differences):
-            self._find_directions()
         return self.left_out_plainly(x, y).float()
+
+
+def forward(factor: Tensor, x: Tensor) -> Tensor:
+    """N,W: F^-1 of each of x (N,W), F lower triangular."""
+    return torch.linalg.solve_triangular(factor, x.T, upper=False).T
 
 
 def no_sums(classes: int) -> dict[str, Tensor]:
@@ -244,6 +281,7 @@ def no_sums(classes: int) -> dict[str, Tensor]:
         "gram": torch.zeros(0, 0, dtype=torch.float64),
         "strength": torch.tensor(0.01),
         "gamma": torch.tensor(0.0),
+        "middle": torch.zeros(0),
     }
 
 

@@ -63,8 +63,8 @@ GAIN = 3.0
 class PracticalOptions(TransformerOptions):
     """Options of `practical`."""
 
-    random_features: Annotated[int, Field(ge=0, le=20_000)] = 1000
-    """Random features of the second discriminant. 0: there is none, and the model is 8 MB smaller."""
+    random_features: Annotated[int, Field(ge=0, le=20_000)] = 2000
+    """Random features of the second discriminant. 0: there is none, and the model is 32 MB smaller."""
 
 
 class QueryNetwork(MTN):
@@ -286,7 +286,7 @@ class Practical(Method):
         length = query.square().sum(1, keepdim=True) + leverage / (1 - leverage) * inner.square()
         prototypes = self.log_scale.exp() * across / (length * squares).clamp(min=1e-12).sqrt()
         linear = moments.left_out_scores(x, y, None)
-        fourier = self.fourier.left_out_scores(x, y, None) if self.has_fourier else torch.zeros_like(linear)
+        fourier = self.fourier.left_out_scores(x, y, None) if self.weights[3] else torch.zeros_like(linear)
         return torch.stack([prototypes, self.network.scores(x, neighbours), linear, fourier])
 
     def class_sums(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -305,6 +305,7 @@ class Practical(Method):
         self.end_training()
         discriminants, share = self.fit_discriminants(memory)
         shares = torch.tensor([*((1 - share) * part for part in TRAINED), share])
+        self.weights = torch.cat([shares[:2], discriminants]).to(self.weights)
         held, weights, judged = self.held_out(task, memory), shares, None
         if held.any():
             most = max(ENOUGH, min(MOST_HELD_OUT, MOST_COMPARED // task.seen))
@@ -318,7 +319,6 @@ class Practical(Method):
         self.weights = torch.cat([weights[:2], weights[2] * discriminants]).to(self.weights)
         if held.any():
             judged = Judged(samples, self.weighted(parts))
-        self.derive_fourier()
         return judged
 
     def fit_discriminants(self, memory: Memory) -> tuple[Tensor, float]:
