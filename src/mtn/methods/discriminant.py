@@ -268,7 +268,8 @@ class FourierDiscriminant(LeftOutDiscriminant):
 
 def forward(factor: Tensor, x: Tensor) -> Tensor:
     """N,W: F^-1 of each of x (N,W), F lower triangular."""
-    return torch.linalg.solve_triangular(factor, x.T, upper=False).T
+    solved: Tensor = torch.linalg.solve_triangular(factor, x.T, upper=False)
+    return solved.T
 
 
 def no_sums(classes: int) -> dict[str, Tensor]:
