@@ -156,6 +156,11 @@ def test_steps_count_the_samples_of_the_task(teach):
     assert teach("joint", index=1).lesson.steps == 23  # 3 x 240 / 32 = 22.5
 
 
+def test_the_base_has_half_of_its_steps_at_least(teach):
+    for most, steps in ((1, 9), (60, 12), (90, 17)):  # 3 x 180 / 2 / 32 = 8.4; 6 x 60 / 32 = 11.25
+        assert teach(index=0, train={"epochs": 3, "batch": 32, "max_draws": most}).lesson.steps == steps
+
+
 # ---- what a step holds
 
 

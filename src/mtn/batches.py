@@ -135,7 +135,7 @@ def prepare(
     held_out = method.held_out(task, memory)
     retrievable = memory.part(~held_out) if held_out.any() else memory  # what is held out is not retrieved either
     first, second = _samples_of(task, stage, held_out, memory, past)
-    steps, size = steps_and_size(first, config.train, stage.epochs)
+    steps, size = steps_and_size(first, task, config.train, stage.epochs)
     replay_size = size if stage.equal_replay else config.train.replay
     pools = {"new": (first, size)}
     if len(second) and replay_size:
@@ -156,13 +156,16 @@ def prepare(
     return StageBatches(samplers["new"], samplers.get("replay"), frequency, steps, precision=precision)
 
 
-def steps_and_size(samples: Samples, train: Train, epochs: float = 1.0) -> tuple[int, int]:
+def steps_and_size(samples: Samples, task: Task, train: Train, epochs: float = 1.0) -> tuple[int, int]:
     """Steps of a stage, and how many of these samples a step draws; `epochs` are its own, times the configuration's.
 
-    Where train.max_draws is reached there are fewer steps; where there must be so many, each draws less.
+    Where train.max_draws is reached there are fewer steps; where there must be so many, each draws less. The base, which
+    makes no old classes worse, has half of its steps at the least.
     """
     draws, size = epochs * train.epochs * len(samples), min(train.batch, len(samples))
     most = train.max_draws * len(samples.y.unique()) if train.max_draws else math.inf
+    if not task.old:
+        most = max(most, draws / 2)
     steps = max(math.ceil(min(draws, most) / size), train.min_steps)
     return steps, size if steps * size <= most + size else math.ceil(most / steps)
 

@@ -42,7 +42,7 @@ class RuntimeEstimator:
         tasks, train = self._tasks(config), config.train
         trained = tested = 0.0
         for task in tasks:
-            steps, size = steps_and_size(task.train, train)
+            steps, size = steps_and_size(task.train, task, train)
             trained += steps * (size + (train.replay if task.index else 0))
             tested += sum(len(seen.test) for seen in tasks[: task.index + 1])
         return (trained + tested / 3) * self._seconds_a_sample(config, tasks[0])
