@@ -159,8 +159,8 @@ def prepare(
 def steps_and_size(samples: Samples, task: Task, train: Train, epochs: float = 1.0) -> tuple[int, int]:
     """Steps of a stage, and how many of these samples a step draws; `epochs` are its own, times the configuration's.
 
-    Where train.max_draws is reached there are fewer steps; where there must be so many, each draws less. The base, which
-    makes no old classes worse, has half of its steps at the least.
+    Where train.max_draws is reached there are fewer steps; where there must be so many, each draws less. The base
+    makes no old classes worse: it has half of its steps at the least.
     """
     draws, size = epochs * train.epochs * len(samples), min(train.batch, len(samples))
     most = train.max_draws * len(samples.y.unique()) if train.max_draws else math.inf
