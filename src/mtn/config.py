@@ -169,7 +169,7 @@ class Train(Section):
     min_steps: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     """Least number of training steps per task, however few samples it has."""
     max_draws: Annotated[int, Field(ge=0, le=LARGEST)] = 0
-    """Most samples of a class that a task draws, on average; the base makes half of the epochs at least. 0: no limit."""
+    """Most samples of a class that a task draws on average; in the base at least half of its epochs. 0: no limit."""
     lr: Annotated[float, Field(gt=0)] = 0.1
     """Learning rate at the start of a task."""
     schedule: Literal["cosine", "constant", "step"] = "cosine"
