@@ -1,8 +1,9 @@
-"""Accuracy of each part of `practical` after the last task of finished runs: prototypes, network, discriminant, all.
+"""Accuracy of each part of `practical` after the last task of finished runs, and of all together.
 
 python scripts/parts.py runs/clinc/practical-seed*
 
-"rows alone" is the trained network without its transformer: cosines of the query as it was given.
+"rows alone" is the trained network without its transformer: cosines of the query as it was given. Where random features
+have no weight, their discriminant has no scores.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from mtn.storage.tensors import load_tensors
 from mtn.stream import split
 from mtn.training import Learner
 
-WEIGHTS = ("weight of prototypes", "weight of the network", "weight of the discriminant")
+PARTS = ("prototypes", "network", "discriminant", "random features")
 
 
 @torch.no_grad()
@@ -37,19 +38,14 @@ def measure(folder: Path) -> dict[str, float]:
     correct: dict[str, list[torch.Tensor]] = {}
     for rows in test.chunks():
         x = test.x(rows)
-        prototypes, network, discriminant = method.parts(x, retrieval[rows])
+        parts = method.parts(x, retrieval[rows])
         adapted = method.network.head(method.network.embed(x, retrieval[rows]))
-        scores = {
-            "prototypes": prototypes,
-            "network": network,
-            "discriminant": discriminant,
-            "all": method.scores(x, retrieval[rows]),
-            "rows alone": network - adapted,
-        }
+        scores = dict(zip(PARTS, parts, strict=True))
+        scores |= {"all": method.weighted(parts), "rows alone": scores["network"] - adapted}
         for name, logits in scores.items():
             correct.setdefault(name, []).append(logits.argmax(1) == test.y[rows])
-    weights = dict(zip(WEIGHTS, method.weights.tolist(), strict=True))
-    return {name: 100 * float(torch.cat(parts).double().mean()) for name, parts in correct.items()} | weights
+    weights = {f"weight of {part}": weight for part, weight in zip(PARTS, method.weights.tolist(), strict=True)}
+    return {name: 100 * float(torch.cat(right).double().mean()) for name, right in correct.items()} | weights
 
 
 def main() -> None:
