@@ -121,3 +121,16 @@ def test_the_shrinkage_that_is_chosen_is_one_of_those_that_are_tried(fitted, sam
     answers = fitted.scores(samples.x(), None)
     fitted.derive()
     torch.testing.assert_close(fitted.scores(samples.x(), None), answers, rtol=0, atol=0)
+
+
+def test_classes_whose_samples_are_all_the_same_are_told_apart(configure) -> None:
+    """Their covariance is nothing but rounding, and their scores are millions apart."""
+    it, rng = FourierDiscriminant(16, configure(method={"name": "practical"})), np.random.default_rng(0)
+    y = torch.arange(30).repeat_interleave(100)
+    copies = Samples(rng.standard_normal((30, 16), np.float32)[y], np.arange(3000), y, torch.arange(3000))
+    it.total, it.count = torch.zeros(30, it.width).double(), torch.zeros(30).double()
+    it.seen.fill_(30)
+    it.observe(copies)
+    scale, _ = it.choose_shrinkage(copies) or (0.0, 0.0)
+    assert scale > 0 and torch.equal(it.scores(copies.x(), None).argmax(1), y)
+    assert it.left_out_scores(copies.x()[:10], y[:10], None).isfinite().all()

@@ -26,6 +26,8 @@ MOST_LEFT_OUT = 1000
 """Samples that this choice looks at, at the most."""
 MOST_COMPARED = 250_000
 """The same, times classes."""
+ROUNDING = 1e-5
+"""Of the squares of random features, what rounding of their sums in single precision may take from a direction."""
 NEAR = 0.1
 """gamma of random features, in units of one over the variance of the first samples."""
 
@@ -233,8 +235,13 @@ class FourierDiscriminant(LeftOutDiscriminant):
         """F of Sigma at a shrinkage, found in double precision, and F^-1 of the class means (C,W)."""
         scatter = self.sum_of_squares() if self.known_scatter is None else self.known_scatter
         sigma = scatter * ((1 - shrinkage) / self._freedom)
-        sigma.diagonal().add_(shrinkage * scatter.diagonal().mean() / self._freedom)
-        factor = torch.linalg.cholesky(sigma).float()
+        least = ROUNDING * self.gram.diagonal().mean() / self._freedom
+        sigma.diagonal().add_(shrinkage * scatter.diagonal().mean() / self._freedom + least)
+        factor, failed = torch.linalg.cholesky_ex(sigma)
+        while failed:
+            sigma.diagonal().add_(least := 10 * least)
+            factor, failed = torch.linalg.cholesky_ex(sigma)
+        factor = factor.float()
         means = (self.means - self._centre) * (self.count > 0)[:, None]
         return factor, forward(factor, means.float())
 

@@ -34,19 +34,20 @@ def most_likely_weights(
     t (N) is `trust`, 1 unless given: how much each sample counts. By Newton's method.
     """
     mean, ridge = mean.to(parts), precision * torch.eye(len(parts)).to(parts)
-    true = parts.gather(2, y.expand(len(parts), -1)[:, :, None]).squeeze(2)  # K,N
-    counts = torch.ones_like(true[0]) if trust is None else trust.to(parts)
+    # less the score of y, so that where y is certain the curvature is no difference of large numbers
+    parts = parts - parts.gather(2, y.expand(len(parts), -1)[:, :, None])
+    counts = torch.ones_like(parts[0, :, 0]) if trust is None else trust.to(parts)
 
     def evaluated(w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """w, its scores (N,C) and the objective, each computed once."""
         z = torch.tensordot(w, parts, 1)
-        return w, z, (counts * (z.logsumexp(1) - w @ true)).sum() + precision * (w - mean).square().sum() / 2
+        return w, z, (counts * z.logsumexp(1)).sum() + precision * (w - mean).square().sum() / 2
 
     w, z, value = evaluated(mean.clone())
     for _ in range(30):
         likely = z.softmax(1) * parts  # K,N,C
         expected = likely.sum(2)  # K,N
-        slope = (counts * (expected - true)).sum(1) + precision * (w - mean)
+        slope = (counts * expected).sum(1) + precision * (w - mean)
         weighted = (counts[:, None] * likely).flatten(1), counts * expected
         curve = weighted[0] @ parts.flatten(1).T - weighted[1] @ expected.T + ridge
         free = (w > 0) | (slope < 0)
