@@ -305,7 +305,7 @@ class Practical(Method):
         self.end_training()
         discriminants, share = self.fit_discriminants(memory)
         shares = torch.tensor([*((1 - share) * part for part in TRAINED), share])
-        self.weights = torch.cat([shares[:2], discriminants]).to(self.weights)
+        self.weights = torch.cat([shares[:2], discriminants]).to(self.weights)  # which parts there are scores of
         held, weights, judged = self.held_out(task, memory), shares, None
         if held.any():
             most = max(ENOUGH, min(MOST_HELD_OUT, MOST_COMPARED // task.seen))
