@@ -302,3 +302,12 @@ def test_a_model_does_not_ask_for_huge_images(tmp_path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
     with refused("pixels a side"):
         load_encoder(str(path))
+
+
+@pytest.mark.parametrize(
+    "method", [{"name": "ranpac", "units": 15_000}, {"name": "practical", "random_features": 15_000}]
+)
+def test_what_samples_are_expanded_to_has_to_fit(configure, monkeypatch, method: dict) -> None:
+    monkeypatch.setattr(capacity, "machine_memory", lambda: 10**9)
+    with refused(r"= 15000 would take 1\.[\d]+ GB of memory, this machine has 1\.0 GB"):
+        capacity.check_fits(configure(method=method), 16, 12, 360)

@@ -13,6 +13,8 @@ UNKNOWN = 1 << 43
 QUERIES = 1024
 """Queries whose neighbours are read at once."""
 FLOAT, DOUBLE = 4, 8
+EXPANSIONS = "units", "random_features"
+"""Options of methods that say how many numbers a sample is turned into, whose products are summed."""
 
 
 def machine_memory() -> int:
@@ -41,7 +43,7 @@ def check_fits(
     batch, replay = min(train.batch, samples), min(train.replay, samples)
     value = 1 if config.images.side is not None else FLOAT
     kept = 2 if memory.precision == "float16" else value
-    units = getattr(method, "units", 0) if "units" in type(method).model_fields else 0
+    expanded = {name: getattr(method, name) for name in EXPANSIONS if name in type(method).model_fields}
     k = method.k if uses_neighbours else 0
     rows = min(max(batch, QUERIES), samples)  # read at once with their neighbours
     attention = k * k if "readout" in type(method).model_fields else 0  # of a transformer
@@ -51,7 +53,7 @@ def check_fits(
         "memory.total": (memory.total, exemplars * (memory.total or 0) * width * kept),
         "memory.per_class": (memory.per_class, exemplars * (memory.per_class or 0) * classes * width * kept),
         "method.k": (k, (2 * k * samples + rows * (k * width + attention)) * FLOAT),
-        "method.units": (units, (units * units + units * (classes + width)) * DOUBLE),
+        **{f"method.{name}": (u, (u * u + u * (classes + width)) * DOUBLE) for name, u in expanded.items()},
         "train.batch": (train.batch, batch * (k + 1) * width * FLOAT),
         "train.replay": (train.replay, replay * (k + 1) * width * FLOAT),
         "images.width": (config.images.width, 9 * channels * channels * FLOAT),
