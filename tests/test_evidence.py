@@ -122,7 +122,7 @@ def test_shares_margins_and_disagreement_by_hand() -> None:
     unit = torch.eye(2)
     method.moments.mean, method.moments.whitening, method.prototype_directions = torch.zeros(2), unit, unit
     method.weights, method.moments.solution = torch.tensor([1.0, 0.5, 2.0, 0.1]), torch.eye(3)[:, :2] / 10
-    method.fourier.solution = torch.cat([torch.zeros(1000, 2), torch.tensor([[0.1, 0.2]])])
+    method.fourier.solution = torch.cat([torch.zeros(method.fourier.width, 2), torch.tensor([[0.1, 0.2]])])
     for parameter, value in {
         method.log_scale: torch.tensor(0.0),
         method.network.log_scale: torch.tensor(2.0).log(),

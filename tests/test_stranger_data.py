@@ -8,7 +8,9 @@ import time
 import tracemalloc
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -202,13 +204,19 @@ def test_a_header_of_thousands_of_columns_takes_milliseconds(tmp_path: Path) -> 
     names = [f"c{number}" for number in range(8000)]
     rows = "\n".join(",".join("1" for _ in names) + f",{label}" for label in "ab")
     (tmp_path / "t.csv").write_text(f"{','.join(names)},label\n{rows}\n")
-    start = time.thread_time()
-    table = read_vector_table(tmp_path / "t.csv", labelled=True)
-    assert time.thread_time() - start < 0.3 and table.x.shape == (2, 8000)
+
+    def least_seconds(read: Callable[[], Any]) -> float:
+        """Of three tries, for a busy machine."""
+        taken = []
+        for _ in range(3):
+            start = time.thread_time()
+            assert read().x.shape == (2, 8000)
+            taken.append(time.thread_time() - start)
+        return min(taken)
+
+    assert least_seconds(lambda: read_vector_table(tmp_path / "t.csv", labelled=True)) < 0.3
     reader = Reader(None, {"columns": names[::-1]}, 8000)
-    start = time.thread_time()
-    assert reader.to_ask(tmp_path / "t.csv").x.shape == (2, 8000)
-    assert time.thread_time() - start < 0.5
+    assert least_seconds(lambda: reader.to_ask(tmp_path / "t.csv")) < 0.5
     (tmp_path / "t.csv").write_text(",".join(["c"] * 200_000) + "\n")
     with refused("all different", seconds=2):
         read_vector_table(tmp_path / "t.csv", labelled=True)
