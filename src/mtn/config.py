@@ -157,8 +157,9 @@ with them before it is compared, and so is what the digest is computed from."""
 
 
 def complete(values: dict[str, Any]) -> dict[str, Any]:
-    """A dumped configuration with every option that version 0.1 would have written."""
-    return values | {"method": FIRST_OPTIONS | values["method"]}
+    """A dumped configuration with every option that version 0.1 would have written, and no later one that is off."""
+    method = FIRST_OPTIONS | values["method"]
+    return values | {"method": {key: value for key, value in method.items() if (key, value) != ("random_features", 0)}}
 
 
 class Train(Section):
